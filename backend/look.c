@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The part of a preflight that vendors share: reads /proc/PID and compares it with a table. All
- * else is about the process as a whole: stopped, frozen, a thread.
+ * The part of a preflight that the vendors share: reads /proc/PID and compares the files with a
+ * table. The other checks concern the process as a whole: stopped, frozen, a thread.
  */
 #include "backend/look.h"
 
@@ -103,7 +103,7 @@ static int look_at_mapping(const char *path, void *data)
 	return row ? refuse_path(look, row, path, "has mapped") : 0;
 }
 
-/* -EACCES and -ESRCH without words yet get them. */
+/* Add a message to errors that have none yet, such as -EACCES and -ESRCH. */
 int gcr_look_explain(int r, const struct gcr_look *look)
 {
 	if (r == -EACCES)
@@ -122,7 +122,7 @@ int gcr_look_explain(int r, const struct gcr_look *look)
 	return r;
 }
 
-/* A stopped thread is enough: those of the driver, or of our library, have to run. */
+/* One stopped thread is enough to refuse: the driver's threads, or the library's, have to run. */
 static int check_running(const struct gcr_look *look)
 {
 	_cleanup_closedir_ DIR *tasks = NULL;
@@ -134,7 +134,7 @@ static int check_running(const struct gcr_look *look)
 	r = gcr_proc_stat(look->pid, &stat);
 	if (r < 0)
 		return r;
-	if (stat.state == 'Z' || stat.state == 'X') {
+	if (stat.state == 'Z' || stat.state == 'X' || stat.is_exiting) {
 		r = gcr_proc_is_ending(look->pid);
 		if (r)
 			return r < 0 ? r : -ESRCH;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One run of CRIU. It gets descriptors by fixed numbers (below) and opens directories through
- * /proc/self/fd, so that no path of ours has to exist for it. What it prints goes to a memfd that
- * cannot grow; its log is where the caller wants it.
+ * One run of CRIU. CRIU gets its descriptors by fixed numbers (below) and opens directories through
+ * /proc/self/fd, so that it needs no path of ours. Its output goes to a memfd of fixed size; its
+ * log goes where the caller wants it.
  */
 #include "criu-glue/criu_private.h"
 
@@ -27,10 +27,9 @@
 #include "lib/clock.h"
 #include "lib/program.h"
 
-/* What CRIU has open: stdin, stdout, stderr, and these. */
-#define IMAGES_FD  3
+/* CRIU's descriptors: stdin, stdout, stderr, and these. */
 #define WORK_FD	   4
-#define INHERIT_FD GCR_CRIU_HOOK_FD /* a dump inherits none */
+#define INHERIT_FD GCR_CRIU_HOOK_FD /* also the hook's: a dump inherits none */
 
 #define TRIM_USEC (200 * GCR_USEC_PER_MSEC)
 
@@ -59,7 +58,7 @@ int gcr_criu_start_program(const struct gcr_criu_program *criu, const char *path
 			   const struct gcr_criu_options *options, struct gcr_criu_job *job,
 			   struct gcr_error *error)
 {
-	/* LD_PRELOAD may be ours; a file of options could ask for anything. */
+	/* LD_PRELOAD may be our own; a configuration file could set any option. */
 	static const char *const unwanted[] = {"LD_PRELOAD", "CRIU_CONFIG_FILE"};
 	_cleanup_(gcr_environment_free_cleanup) char **environment = NULL;
 	struct gcr_program program = {
@@ -69,7 +68,7 @@ int gcr_criu_start_program(const struct gcr_criu_program *criu, const char *path
 		.fds_count = count,
 		.ignored_signal = SIGXFSZ,
 		.cgroup_procs_fd = options ? options->cgroup_procs_fd : 0,
-		/* A dump that dies could take its tree with it. */
+		/* Not for a dump: when its CRIU is killed, programs of the tree can die. */
 		.ends_with_starter = options && options->action == GCR_CRIU_RESTORE,
 	};
 	size_t variables;
@@ -99,7 +98,10 @@ void gcr_criu_send_signal(int pidfd, int number)
 	syscall(SYS_pidfd_send_signal, pidfd, number, NULL, 0);
 }
 
-/* Of a launched one: its launcher tells; when that has ended too, only that it has ended. */
+/*
+ * For a launched CRIU: the launcher reports its status. If the launcher has ended too, only the
+ * fact that CRIU has ended is known.
+ */
 static bool reap_launched(struct gcr_criu_job *job)
 {
 	struct pollfd end = {.fd = job->pidfd, .events = POLLIN};
@@ -137,8 +139,8 @@ bool gcr_criu_reap(struct gcr_criu_job *job)
 }
 
 /*
- * It writes a line for each mapping of a tree, as often as that has some: all but the end of the
- * log becomes a hole. A file system without holes keeps all of it.
+ * CRIU writes a line for every mapping of the tree, several times: punches a hole into the log
+ * before its last part. On a file system without holes the whole log remains.
  */
 static void trim_log(const struct gcr_criu_job *job)
 {
@@ -180,7 +182,7 @@ int gcr_criu_wait(struct gcr_criu_job *job, int64_t timeout_usec, int wake_fd)
 		};
 		if (ppoll(polls, 2, &left, NULL) < 0 && errno != EINTR)
 			return -errno;
-		/* CRIU's end of the hook closes before the pidfd tells that it has ended. */
+		/* CRIU's end of the hook closes before the pidfd reports that CRIU has ended. */
 		if (!polls[0].revents && polls[1].revents && wake_fd == job->hook_fd &&
 		    recv(wake_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 1)
 			wake_fd = -1;
@@ -228,10 +230,10 @@ struct gcr_criu_job *gcr_criu_new_job(void)
 	return job;
 }
 
-/* ---- what it is started with ---- */
+/* ---- command line ---- */
 
 struct arguments {
-	char **list; /* ends with NULL */
+	char **list; /* ends with a NULL entry */
 	size_t used, room;
 	bool failed;
 };
@@ -270,7 +272,7 @@ __attribute__((format(printf, 2, 3))) static void add(struct arguments *argument
 	arguments->list[arguments->used] = NULL;
 }
 
-/* As gpucr-pidns takes them. */
+/* In the form that gpucr-pidns expects. */
 static void add_unwanted(struct arguments *arguments, const dev_t *devices)
 {
 	char text[GCR_CRIU_UNWANTED_MAX * 24] = "";
@@ -299,10 +301,13 @@ static void add_arguments(struct arguments *arguments, const char *path,
 	add(arguments, "--no-default-config");
 	add(arguments, "-v4");
 	add(arguments, "--log-file=%s", options->log_name);
-	add(arguments, "--images-dir=/proc/self/fd/%d", IMAGES_FD);
+	add(arguments, "--images-dir=/proc/self/fd/%d", GCR_CRIU_IMAGES_FD);
 	add(arguments, "--work-dir=/proc/self/fd/%d", WORK_FD);
 	add(arguments, "--libdir=%s", options->libdir);
-	/* Else a restored tree leaves the cgroup that it was given for its old one, made anew. */
+	/*
+	 * Otherwise a restored tree would leave the cgroup that it was given and move to its old
+	 * one, which CRIU creates again.
+	 */
 	add(arguments, "--manage-cgroups=ignore");
 	if (dump) {
 		add(arguments, "--tree=%d", (int)options->pid);
@@ -411,7 +416,9 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 		r = make_report(&job->report_fd, &report_fd);
 	if (r == 0 && options->hook_program)
 		r = make_hook(&job->hook_fd, &hook_fd);
-	/* The old ones must not be taken for its; and it makes the pid file only if there is none.
+	/*
+	 * Old files must not be mistaken for new ones, and CRIU creates the pid file only if none
+	 * exists.
 	 */
 	if (r == 0 && ((unlinkat(work_fd, options->log_name, 0) < 0 && errno != ENOENT) ||
 		       (unlinkat(work_fd, GCR_CRIU_PID_FILE, 0) < 0 && errno != ENOENT)))
@@ -421,7 +428,7 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 
 	fds[0] = -1;
 	fds[1] = fds[2] = job->output_fd;
-	fds[IMAGES_FD] = options->images_fd;
+	fds[GCR_CRIU_IMAGES_FD] = options->images_fd;
 	fds[WORK_FD] = work_fd;
 	for (size_t i = 0; i < options->inherits_count; i++)
 		fds[INHERIT_FD + i] = options->inherits[i].fd;
@@ -432,7 +439,7 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 	r = gcr_criu_start_program(program, path, arguments.list, fds, fds_count, options, job,
 				   error);
 	if (r == -ECONNREFUSED || r == -EPROTO)
-		return -EIO; /* words are there */
+		return -EIO; /* the message has been set */
 	if (r < 0)
 		return gcr_error_set(error, r == -ENOMEM || r == -EAGAIN ? ENOMEM : EIO,
 				     "%s cannot be started%s: %s", path,
@@ -453,7 +460,7 @@ void gcr_criu_answer(struct gcr_criu_job *job, bool is_yes)
 	int fd = job->hook_fd;
 
 	job->hook_fd = -1;
-	/* Whom it does not reach sees the end of the socket, which is a no. */
+	/* If the answer is not delivered, CRIU sees the end of the socket, which means no. */
 	if (fd >= 0 && send(fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1)
 		shutdown(fd, SHUT_RDWR);
 	if (fd >= 0)

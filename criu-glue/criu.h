@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * CRIU as a child process, or a launcher's: found, started, waited for, stopped; and what it said
- * made into an error. Facts about its options and messages are those of CRIU 4.0 to 4.2
- * (Documentation/criu.txt, criu/config.c). A job is used by one thread at a time.
+ * CRIU as a child process, or a launcher's: finding it, starting it, waiting for it, stopping it,
+ * and turning its log into an error. Facts about its options and messages are those of CRIU 4.0 to
+ * 4.2 (Documentation/criu.txt, criu/config.c). A job, one run of CRIU, is used by one thread at a
+ * time.
  */
 #ifndef GCR_CRIU_GLUE_CRIU_H
 #define GCR_CRIU_GLUE_CRIU_H
@@ -15,10 +16,16 @@
 #include "lib/cleanup.h"
 #include "lib/error.h"
 
-/* Versions as CRIU counts them itself: major * 10000 + minor * 100 + sublevel. */
+/* Versions in CRIU's own form: major * 10000 + minor * 100 + sublevel. */
 #define GCR_CRIU_VERSION_MIN 40000u
 
-/* The program that asks us before a dump stands, its descriptor, and what it says and hears. */
+/* The descriptor on which CRIU has the directory of its images. */
+#define GCR_CRIU_IMAGES_FD 3
+
+/*
+ * The program through which CRIU asks whether a dump is to be kept, its descriptor, and the bytes
+ * that it sends and receives.
+ */
 #define GCR_CRIU_HOOK_PROGRAM "gpucr-hook"
 #define GCR_CRIU_GUARD	      "libgpucr-criu-guard.so"
 #define GCR_CRIU_HOOK_FD      5
@@ -26,20 +33,20 @@
 #define GCR_CRIU_HOOK_YES     'y'
 #define GCR_CRIU_HOOK_NO      'n'
 
-#define GCR_PIDNS_PROGRAM "gpucr-pidns" /* where the daemon's other helpers are */
+#define GCR_PIDNS_PROGRAM "gpucr-pidns" /* in the directory of the daemon's other helpers */
 
 struct gcr_criu_program {
-	char *path;	/* absolute unless the caller's was not */
+	char *path;	/* absolute unless the caller's path was not */
 	char *launcher; /* criu-glue/launch.h: a socket's path; NULL: CRIU is our child */
 	unsigned int version;
 };
 
 /*
- * Find CRIU and ask it for its version (once: keep the result). @path: this program and no other;
- * NULL: `criu` in PATH, then where distributions put it. @launcher (may be NULL): the socket of the
- * launcher that starts it, every time; a copy is made. -EOPNOTSUPP: there is none, it does not
- * run, or it is too old, with words that say what to install; -EIO: the launcher does not answer;
- * -ENOMEM.
+ * Finds CRIU and runs it to get its version (do it once, and keep the result). @path: this program
+ * and no other; NULL: `criu` in PATH, then where distributions put it. @launcher (may be NULL;
+ * copied): the socket of the launcher that starts CRIU, every time. Errors, with a message:
+ * -EOPNOTSUPP there is no CRIU, it does not run, or it is too old (the message says what to
+ * install); -EIO the launcher does not answer; -ENOMEM.
  */
 int gcr_criu_find(const char *path, const char *launcher, struct gcr_criu_program *ret_program,
 		  struct gcr_error *error);
@@ -47,76 +54,78 @@ void gcr_criu_program_clear(struct gcr_criu_program *program);
 
 enum gcr_criu_action {
 	GCR_CRIU_DUMP,
-	GCR_CRIU_RESTORE, /* detached: the tree is no child of CRIU's when it has ended */
+	GCR_CRIU_RESTORE, /* detached: when CRIU has ended, the tree is not its child */
 };
 
 enum gcr_criu_after {
 	GCR_CRIU_AFTER_DEFAULT, /* a dumped tree is killed, a restored one runs */
-	GCR_CRIU_AFTER_STOPPED, /* --leave-stopped: SIGCONT makes it go on */
-	GCR_CRIU_AFTER_RUNNING, /* --leave-running, of a dump */
+	GCR_CRIU_AFTER_STOPPED, /* --leave-stopped: SIGCONT resumes the tree */
+	GCR_CRIU_AFTER_RUNNING, /* --leave-running, for a dump */
 };
 
 enum gcr_criu_tcp {
-	GCR_CRIU_TCP_REFUSE, /* a connection is an error */
-	GCR_CRIU_TCP_KEEP,   /* --tcp-established: packets are held back meanwhile */
-	GCR_CRIU_TCP_CLOSE,  /* --tcp-close: closed when restored */
+	GCR_CRIU_TCP_REFUSE, /* a TCP connection is an error */
+	GCR_CRIU_TCP_KEEP,   /* --tcp-established: packets are blocked until the restore */
+	GCR_CRIU_TCP_CLOSE,  /* --tcp-close: connections are closed at restore */
 };
 
 struct gcr_criu_inherit {
 	int fd;		 /* stays the caller's */
-	const char *key; /* what it stands for: "pipe:[INODE]", "tty[RDEV:DEV]", ... */
+	const char *key; /* the resource it replaces: "pipe:[INODE]", "tty[RDEV:DEV]", ... */
 };
 
 #define GCR_CRIU_UNWANTED_MAX 2
 
-/* Everything in it is the caller's and needed only during gcr_criu_start(). */
+/* All that it points to stays the caller's and is needed only during gcr_criu_start(). */
 struct gcr_criu_options {
 	enum gcr_criu_action action;
 	pid_t pid;	      /* dump: the tree's root */
 	int images_fd;	      /* directory of the images */
-	int work_fd;	      /* directory of the log and the pid file; -1: the images' */
-	const char *log_name; /* a name in the work directory; one that is there is replaced */
+	int work_fd;	      /* directory of the log and the pid file; -1: images_fd */
+	const char *log_name; /* a name in the work directory; an existing file is replaced */
 	/*
-	 * Where CRIU looks for plugins: an existing directory of ours, empty or with our plugin. A
-	 * plugin of CRIU's own for GPUs would act behind our back.
+	 * CRIU's plugin directory: an existing directory of ours, empty or with our plugin. So
+	 * CRIU's own plugins for GPUs are never loaded.
 	 */
 	const char *libdir;
 	enum gcr_criu_after after;
 	enum gcr_criu_tcp tcp;
-	bool shell_job;		      /* the root's session leader or terminal is outside */
+	bool shell_job;		      /* root's session leader or terminal is outside the tree */
 	bool file_locks;	      /* dump file locks */
-	bool ext_unix_sockets;	      /* datagram sockets may be connected to the outside */
-	bool link_remap;	      /* unlinked files with other names get a temporary one */
+	bool ext_unix_sockets;	      /* datagram sockets may be connected to sockets outside */
+	bool link_remap;	      /* unlinked files with other names get a temporary name */
 	uint64_t ghost_limit_bytes;   /* largest unlinked file (blocks in use); 0: CRIU's 1 MiB */
 	const char *const *externals; /* "file[..]", "unix[INODE]", "tty[..]", ... */
 	size_t externals_count;
 	const struct gcr_criu_inherit *inherits; /* restore */
 	size_t inherits_count;
 	/*
-	 * A cgroup's cgroup.procs, open for writing: CRIU begins there, and what it restores stays
-	 * there. 0 or less: in ours.
+	 * The file cgroup.procs of a cgroup, open for writing: CRIU starts in that cgroup, and the
+	 * restored tree stays there. 0 or less: in our cgroup.
 	 */
 	int cgroup_procs_fd;
 	/*
-	 * Of a dump: the path of gpucr-hook. CRIU waits for gcr_criu_answer() then, with all images
-	 * written and the tree held as it is, by ptrace(2), of which nobody else sees anything.
-	 * (After
-	 * --leave-stopped a parent outside would see it stopped, and a shell, sudo or nsenter stop
-	 * too.) NULL: none.
+	 * For a dump: the path of gpucr-hook. When all images are written, CRIU waits for
+	 * gcr_criu_answer() while it holds the tree by ptrace(2), which no other process notices.
+	 * (After --leave-stopped a parent outside would notice that the tree is stopped, and a
+	 * shell, sudo or nsenter would stop too.) NULL: none.
 	 */
 	const char *hook_program;
-	/* The path of GCR_CRIU_GUARD, which keeps others from CRIU's sockets; NULL: none. */
+	/*
+	 * The path of GCR_CRIU_GUARD, which keeps other processes away from CRIU's sockets; NULL:
+	 * none.
+	 */
 	const char *guard;
 	/*
 	 * Restore in a new pid namespace, where all pids are free: the path of gpucr-pidns, which
-	 * is needed for that. NULL: in ours. The tree ends with the namespace's init, and that ends
+	 * does that. NULL: in our namespace. The tree ends with the namespace's init, and init ends
 	 * when the tree has.
 	 */
 	const char *pidns_program;
 	/*
-	 * With pidns_program: st_dev of filesystems whose mounts are not to stay in use by the
-	 * tree's mount namespace when they are unmounted outside; 0: none. CRIU reaches its images
-	 * and its log there by its descriptors.
+	 * With pidns_program: st_dev of filesystems whose mounts must not stay busy in the tree's
+	 * mount namespace when they are unmounted outside; 0: none. CRIU accesses its images and
+	 * its log on them through its descriptors.
 	 */
 	dev_t unwanted_mounts[GCR_CRIU_UNWANTED_MAX];
 };
@@ -124,92 +133,97 @@ struct gcr_criu_options {
 struct gcr_criu_job;
 
 /*
- * Start it. The environment is ours less LD_PRELOAD and CRIU_CONFIG_FILE; CRIU_FAULT gets through.
- * Errors with words: -EINVAL options that contradict each other, -ENOMEM, -EIO (its cgroup cannot
- * be entered, too).
+ * Starts CRIU. The environment is ours without LD_PRELOAD and CRIU_CONFIG_FILE; CRIU_FAULT is
+ * passed on. Errors, with a message: -EINVAL contradictory options, -ENOMEM, -EIO (also: the cgroup
+ * cannot be entered).
  */
 int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu_options *options,
 		   struct gcr_criu_job **ret_job, struct gcr_error *error);
 
-/* A pidfd, readable once CRIU has ended; the job's. */
+/* A pidfd, readable once CRIU has ended; owned by the job. */
 int gcr_criu_fd(const struct gcr_criu_job *job);
 
 /*
- * Wait until CRIU has ended: 0 (and gcr_criu_finish() does not wait), -ETIMEDOUT, or -EINTR:
- * @wake_fd (may be -1) is readable. The job goes on then. @timeout_usec < 0: no limit.
+ * Waits until CRIU has ended: 0 (gcr_criu_finish() then does not wait), -ETIMEDOUT, or -EINTR:
+ * @wake_fd (may be -1) is readable. CRIU keeps running on these errors. @timeout_usec < 0: no
+ * limit.
  */
 int gcr_criu_wait(struct gcr_criu_job *job, int64_t timeout_usec, int wake_fd);
 
 /*
- * With hook_program: readable when the images are written and CRIU waits for an answer; the job's,
- * for gcr_criu_wait(). -1: there is none, or it has been answered.
+ * With hook_program: readable when the images are written and CRIU waits for an answer; owned by
+ * the job, usable as @wake_fd of gcr_criu_wait(). -1: there is no hook, or it has been answered.
  */
 int gcr_criu_hook_fd(const struct gcr_criu_job *job);
-/* Once. False: the tree goes on, whatever was asked for, and gcr_criu_finish() is an error. */
+/*
+ * Answers the hook, once. False: the tree keeps running, whatever the options say, and
+ * gcr_criu_finish() returns an error.
+ */
 void gcr_criu_answer(struct gcr_criu_job *job, bool is_yes);
 
 /*
- * Make it give up, and not wait. A dump cannot write any more from now on (its limit of file sizes
- * is 0, with SIGXFSZ ignored), so it fails as on a full disk: it takes its code out of the
- * programs, lets them go on and removes its network rules. A killed one would not: see
- * gcr_criu_kill(). A restore is killed with what it has made so far. It may still have succeeded,
- * which gcr_criu_finish() tells.
+ * Makes CRIU give up, without waiting. A dump cannot write any more from now on (its file size
+ * limit becomes 0, with SIGXFSZ ignored), so it fails as on a full disk: CRIU removes its code from
+ * the programs, lets them run and removes its network rules. A killed CRIU would not: see
+ * gcr_criu_kill(). A restore is killed with the processes that it has made. CRIU may still have
+ * succeeded: see gcr_criu_finish().
  */
 void gcr_criu_cancel(struct gcr_criu_job *job);
 
 /*
- * End it now. What is left of a dump was found by experiment (CRIU 4.1.1, Linux 6.18, 29
- * dumps killed at as many moments): the programs are no longer traced and run again. CRIU's code in
- * a program sees its socket close and returns to what was interrupted; its mapping stays behind,
- * which harms nothing and is no obstacle to another dump. In the moments when CRIU has put a system
- * call into a program's registers but not its code, a program can die of it: use gcr_criu_cancel()
- * first, and this only for a CRIU that does not answer. Of a dump with GCR_CRIU_TCP_KEEP, packet
- * filter rules may be left (nftables: tables "inet CRIU-..."). A restore: all descendants are
- * killed, then CRIU.
+ * Kills CRIU now. The effects on a dump were found by experiment (CRIU 4.1.1, Linux 6.18, 29 dumps
+ * killed at as many moments): the programs are no longer traced and run again. CRIU's code in a
+ * program sees its socket close and returns to the interrupted code; its mapping remains, which
+ * does no harm and does not prevent another dump. In the moments when CRIU has put a system call
+ * into a program's registers but not its code, a program can die of it: use gcr_criu_cancel()
+ * first, and this function only for a CRIU that does not react. After a dump with
+ * GCR_CRIU_TCP_KEEP, packet filter rules may be left (nftables: tables "inet CRIU-..."). For a
+ * restore, all descendants are killed, then CRIU.
  */
 void gcr_criu_kill(struct gcr_criu_job *job);
 
 /*
- * gcr_criu_cancel(), up to @grace_usec for it, then gcr_criu_kill(), and wait for its end. 0;
- * -ETIMEDOUT: a restore's CRIU has not ended 10 s after it was killed, for it hangs in the kernel:
- * the job is for gcr_criu_leave(). A dump's is waited for without limit: it holds the tree.
+ * Calls gcr_criu_cancel(), waits up to @grace_usec, then calls gcr_criu_kill() and waits for CRIU's
+ * end. 0; -ETIMEDOUT: the CRIU of a restore has not ended 10 s after it was killed, because it
+ * hangs in the kernel: pass the job to gcr_criu_leave(). The CRIU of a dump is waited for without
+ * limit, since it holds the tree.
  */
 int gcr_criu_stop(struct gcr_criu_job *job, int64_t grace_usec);
 
 /*
- * Have a thread wait for the end of a CRIU that was killed: then it calls @ended with @data and
- * destroys the job, which is not the caller's any more. Without memory for a thread the job is
- * lost, and @ended is never called.
+ * Starts a thread that waits for the end of a CRIU that was killed, then calls @ended with @data
+ * and destroys the job, which is no longer the caller's. If there is no memory for a thread, the
+ * job is leaked and @ended is never called.
  */
 void gcr_criu_leave(struct gcr_criu_job *job, void (*ended)(void *data), void *data);
 
-/* CRIU's, or that of gpucr-pidns, which runs it. */
+/* The pid of CRIU, or of gpucr-pidns, which runs it. */
 pid_t gcr_criu_pid(const struct gcr_criu_job *job);
 
 /*
- * What has become of it; waits for its end. 0, and *ret_pid (may be NULL) is the root's pid after a
- * restore, as our pid namespace has it; else with words made of its log: -ECANCELED it was
- * cancelled or killed by us, -EBUSY, -EOPNOTSUPP, -EFBIG, -ENOSPC, ... as gcr_criu_log_error(),
+ * Waits for CRIU's end and returns its result. 0, and *ret_pid (may be NULL) is the root's pid
+ * after a restore, in our pid namespace; else, with a message made from CRIU's log: -ECANCELED CRIU
+ * was cancelled or killed by us, -EBUSY, -EOPNOTSUPP, -EFBIG, -ENOSPC, ... as gcr_criu_log_error(),
  * -EIO.
  */
 int gcr_criu_finish(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *error);
 
 /*
- * Once CRIU has succeeded, also if what it restored was not found: with pidns_program the pid of
- * the namespace's init; else 0. Killing it ends everything that was restored. It is nobody's child
- * then (init's, or a subreaper's).
+ * After CRIU has succeeded, also if the restored root was not found: with pidns_program the pid of
+ * the namespace's init; else 0. Killing init ends everything that was restored. Init is then not
+ * our child (but the system's init's, or a subreaper's).
  */
 pid_t gcr_criu_namespace_init(const struct gcr_criu_job *job);
 
-/* Kills it if it has not ended. NULL is allowed. */
+/* Destroys the job; kills CRIU if it has not ended. NULL is allowed. */
 void gcr_criu_destroy(struct gcr_criu_job *job);
 GCR_DEFINE_CLEANUP(struct gcr_criu_job *, gcr_criu_destroy);
 
 /*
- * What a log says about a failure: the first error that is not the consequence or the noise of
- * another, without its time and place in CRIU's source, and for what is known an explanation in
- * front. Returns -errno; -ENOENT and no words if the log has none. @text is any bytes; it is
- * changed.
+ * Finds the cause of a failure in a log: the first error that is not a consequence of another or
+ * mere noise, without its time and its place in CRIU's source, preceded by an explanation of known
+ * errors. Returns -errno; -ENOENT and no message if the log has none. @text may hold any bytes; it
+ * is modified.
  */
 int gcr_criu_log_error(char *text, size_t bytes, struct gcr_error *error);
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The end of a run of CRIU: the daemon stops CRIU, or finds the process that it has restored, or
- * explains its failure. */
+/*
+ * The end of a run of CRIU: stopping CRIU, finding the process that it has restored, or explaining
+ * its failure.
+ */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -21,12 +23,12 @@
 #include "lib/proc_tree.h"
 #include "lib/procfs.h"
 
-#define STOP_TIMEOUT_USEC GCR_USEC_PER_SEC /* one that does not stop hangs in the kernel */
+#define STOP_TIMEOUT_USEC GCR_USEC_PER_SEC /* a process that does not stop hangs in the kernel */
 #define STOP_POLL_USEC	  1000
 #define END_TIMEOUT_USEC  (10 * GCR_USEC_PER_SEC)
-#define NESTED_MAX	  64 /* levels of processes that a restore has made */
+#define NESTED_MAX	  64 /* levels of processes below CRIU that are searched */
 
-/* A signal is not obeyed at once: until then it could still start something. */
+/* SIGSTOP takes effect with a delay; until then the process could still start others. */
 static void await_stop(pid_t pid)
 {
 	int64_t until_usec = gcr_clock_usec() + STOP_TIMEOUT_USEC;
@@ -44,7 +46,7 @@ struct killing {
 
 static int kill_child(pid_t child, void *data);
 
-/* Everything that @parent, which has been told to stop, has started; @parent itself not. */
+/* Kills all descendants of @parent, which has been sent SIGSTOP, but not @parent itself. */
 static void kill_below(pid_t parent, int levels)
 {
 	struct killing killing = {.parent = parent, .levels = levels};
@@ -59,7 +61,7 @@ static int kill_child(pid_t child, void *data)
 	_cleanup_close_ int pidfd = (int)syscall(SYS_pidfd_open, child, 0);
 	struct gcr_proc_stat stat;
 
-	/* the pidfd's process is its child: it did not end since it was listed */
+	/* the pidfd is that of the child: it had not ended when it was listed */
 	if (pidfd < 0 || gcr_proc_stat(child, &stat) < 0 || stat.parent != killing->parent)
 		return 0;
 	gcr_criu_send_signal(pidfd, SIGSTOP);
@@ -110,7 +112,7 @@ pid_t gcr_criu_pid(const struct gcr_criu_job *job)
 	return job->pid;
 }
 
-/* A job that was left, and what its end is told to. */
+/* A job passed to gcr_criu_leave(), and its callback. */
 struct left {
 	struct gcr_criu_job *job;
 	void (*ended)(void *data);
@@ -137,7 +139,7 @@ void gcr_criu_leave(struct gcr_criu_job *job, void (*ended)(void *data), void *d
 	if (!left)
 		return;
 	*left = (struct left){job, ended, data};
-	/* Signals are for other threads. */
+	/* Other threads handle signals. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	if (pthread_create(&thread, NULL, await_left, left) == 0)
@@ -177,7 +179,7 @@ static int read_log(const struct gcr_criu_job *job, char **ret_text, size_t *ret
 	return 0;
 }
 
-/* The words of a run that failed by itself. */
+/* Finds the error message of a run that failed by itself. */
 static int explain(struct gcr_criu_job *job, struct gcr_error *error)
 {
 	_cleanup_free_ char *output = NULL;
@@ -190,14 +192,14 @@ static int explain(struct gcr_criu_job *job, struct gcr_error *error)
 		if (r != -ENOENT)
 			return r;
 	}
-	/* Before it has a log, and where its loader fails. */
+	/* Failures before the log exists, or in CRIU's loader. */
 	output = malloc(GCR_CRIU_OUTPUT_BYTES + 1);
 	if (output) {
 		gcr_criu_read_output(job->output_fd, output);
 		r = gcr_criu_log_error(output, strlen(output), error);
 		if (r != -ENOENT)
 			return r;
-		/* what gcr_criu_log_error() has looked at is in lines now */
+		/* gcr_criu_log_error() has replaced newlines by NULs */
 		if (*output) {
 			output[strcspn(output, "\n")] = '\0';
 			return gcr_error_set(error, EIO, "criu: %s", output);
@@ -237,8 +239,8 @@ static int read_pid(const struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_e
 
 struct inner {
 	pid_t pid;	    /* in the new namespace */
-	unsigned int level; /* of that, as ns_pids counts */
-	pid_t found;	    /* in ours */
+	unsigned int level; /* index of that namespace in ns_pids, plus 1 */
+	pid_t found;	    /* the pid in our namespace */
 };
 
 static int is_inner(pid_t child, void *data)
@@ -253,7 +255,10 @@ static int is_inner(pid_t child, void *data)
 	return 1;
 }
 
-/* Whatever goes wrong from here on: by it all that was restored can be ended. */
+/*
+ * Gets the pid of init. Every failure from here on needs that pid: killing init ends all restored
+ * processes.
+ */
 static int read_init(struct gcr_criu_job *job, struct gcr_error *error)
 {
 	int32_t init;
@@ -266,7 +271,7 @@ static int read_init(struct gcr_criu_job *job, struct gcr_error *error)
 	return 0;
 }
 
-/* The root is the init's child since CRIU has ended. */
+/* After CRIU's end the restored root is a child of init. */
 static int find_outer_pid(struct gcr_criu_job *job, pid_t *pid, struct gcr_error *error)
 {
 	struct inner inner = {.pid = *pid};

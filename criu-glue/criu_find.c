@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Where CRIU is, and which version. */
+/* Finding CRIU and its version. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,14 +28,14 @@ static bool is_program(const char *path)
 	return stat(path, &status) == 0 && S_ISREG(status.st_mode) && access(path, X_OK) == 0;
 }
 
-/* In the directories of @list, which are divided by ':'. -ENOENT, -ENOMEM. */
+/* Searches the directories of @list, which are separated by ':'. -ENOENT, -ENOMEM. */
 static int search(const char *list, char **ret_path)
 {
 	while (list && *list) {
 		size_t length = strcspn(list, ":");
 		char *path;
 
-		/* No relative ones: the directory that we are in may be anybody's. */
+		/* No relative directories: the current directory may belong to any user. */
 		if (*list == '/') {
 			if (asprintf(&path, "%.*s/criu", (int)length, list) < 0)
 				return -ENOMEM;
@@ -82,7 +82,7 @@ static int ask_version(const struct gcr_criu_program *criu, unsigned int *ret_ve
 					   (const int[]){-1, job->output_fd, -1}, 3, NULL, job,
 					   error);
 	if (r == -ECONNREFUSED || r == -EPROTO)
-		return -EIO; /* words are there */
+		return -EIO; /* the message has been set */
 	if (r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -EAGAIN)
 		return gcr_error_set(error, ENOMEM, "%s cannot be started: %s", path, strerror(-r));
 	if (r < 0)

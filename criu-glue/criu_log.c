@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* What CRIU's log means. Its lines hold names that programs chose: any bytes. No I/O here. */
+/*
+ * Finding the cause of a failure in CRIU's log. Its lines contain names that programs chose: any
+ * bytes. No I/O here.
+ */
 #include "criu-glue/criu.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <string.h>
 
-#define LINE_WORDS_MAX 200 /* of CRIU's own line, so that the advice in front is whole */
+#define LINE_WORDS_MAX 200 /* of CRIU's own line, so that the explanation before it fits */
 
 /*
- * Errors that say nothing about why: those in the first group appear in good runs too (4.1.1), the
+ * Errors that do not tell the cause. The first group appears in successful runs too (4.1.1); the
  * others follow another error, or name no cause.
  */
 static const char *const noise[] = {
 	"rlimit: Can't setup RLIMIT_NOFILE",
-	"bpf: Failed to", /* libbpf's trial at start */
+	"bpf: Failed to", /* libbpf's probes at start */
 	"lsm: no LSM",
 
 	"Dumping FAILED",
@@ -34,8 +37,8 @@ static const char *const noise[] = {
 };
 
 static const struct known {
-	const char *pattern; /* somewhere in the line */
-	const char *other;   /* this too, if not NULL */
+	const char *pattern; /* must be part of the line */
+	const char *other;   /* so must this, if not NULL */
 	int number;
 	const char *words;
 } known[] = {
@@ -132,8 +135,8 @@ static const struct known {
 };
 
 /*
- * Behind "(00.012345) ", "pie: 12: " or " 12: " and "Error (file.c:12): ", where the line has that;
- * NULL: it is no error.
+ * Returns the message of an error line: the text after "(00.012345) ", "pie: 12: " or " 12: " and
+ * "Error (file.c:12): ", as far as they are there. NULL: not an error.
  */
 static char *error_of(char *line)
 {
@@ -142,7 +145,10 @@ static char *error_of(char *line)
 
 	if (!mark)
 		return NULL;
-	/* Only what CRIU puts in front of it may be there: no name that contains such a text. */
+	/*
+	 * Only CRIU's own prefix may precede the mark: a name that contains such a text is not an
+	 * error.
+	 */
 	for (const char *c = line; c < mark; c++)
 		if (!isdigit((unsigned char)*c) && !strchr("(). :pie", *c))
 			return NULL;
@@ -172,7 +178,7 @@ static const struct known *find_known(const char *words)
 int gcr_criu_log_error(char *text, size_t bytes, struct gcr_error *error)
 {
 	const struct known *best = NULL;
-	const char *line = NULL; /* the first real error, or the first that is known */
+	const char *line = NULL; /* the first real error, or the first one that is known */
 	const char *last_resort = NULL;
 	char *at = text;
 	char *end = text + bytes;
@@ -182,7 +188,7 @@ int gcr_criu_log_error(char *text, size_t bytes, struct gcr_error *error)
 		char *next = newline ? newline + 1 : end;
 		const char *words;
 
-		if (!newline) /* not finished: CRIU was killed there */
+		if (!newline) /* incomplete: CRIU was killed while it wrote the line */
 			break;
 		*newline = '\0';
 		words = error_of(at);

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * gpucr-pidns: runs `criu restore --restore-detached` in a new pid namespace, where all pids are
- * free, and leaves an init there that waits for whatever ends. Three processes:
- *  - the first, which was started: tells the init's pid (int32_t) through a descriptor, waits for
- *    CRIU's end and ends as it did, so that who started it may take it for CRIU.
- *  - the init: has its own /proc, in a mount namespace that gets all mounts from outside, but for
- *    those of DEVICES, and gives none. Until CRIU has succeeded it ends with the first one, and the
- *    namespace with it; then it ends when no other process is left.
- *  - CRIU, with the descriptors and the arguments that are given.
+ * free, and leaves an init there that reaps processes. Three processes:
+ *  - the first, which was started: writes the init's pid (int32_t) to a descriptor, waits for
+ *    CRIU's end and ends in the same way, so that its starter can treat it as CRIU.
+ *  - the init: has its own /proc, in a mount namespace that receives all mounts from outside,
+ *    except for those of DEVICES, and propagates none. Until CRIU has succeeded, the init ends
+ *    when the first process ends, and the namespace with it; afterwards the init ends when no
+ *    other process is left.
+ *  - CRIU, with the given descriptors and arguments.
+ *
  * usage: gpucr-pidns DESCRIPTOR DEVICES PROGRAM [ARGUMENT...]
- * DEVICES: "MAJOR:MINOR" of each as in /proc/self/mountinfo, with commas between them; may be
- * empty.
+ *
+ * DEVICES: "MAJOR:MINOR" of each as in /proc/self/mountinfo, separated by commas; may be empty.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +35,7 @@
 #define DESCRIPTOR_MIN 3
 #define FAILED	       125
 
-/* CRIU and what it starts for itself have pids away from those of a tree: near the highest. */
+/* CRIU and its own children get pids that a tree rarely has: near the highest. */
 #define PIDS_FOR_CRIU 200
 
 static _Noreturn void fail(const char *what)
@@ -42,7 +44,7 @@ static _Noreturn void fail(const char *what)
 	_exit(FAILED);
 }
 
-/* mountinfo writes blanks, tabs, newlines and backslashes as three octal digits. */
+/* Replaces mountinfo's octal escapes of blanks, tabs, newlines and backslashes, in place. */
 static void unescape(char *text)
 {
 	char *out = text;
@@ -60,7 +62,7 @@ static void unescape(char *text)
 	*out = '\0';
 }
 
-/* Is @device one of @devices, "MAJOR:MINOR" with commas between them? */
+/* Is @device in @devices, a list of "MAJOR:MINOR" separated by commas? */
 static bool is_among(const char *device, const char *devices)
 {
 	size_t length = strlen(device);
@@ -72,12 +74,13 @@ static bool is_among(const char *device, const char *devices)
 }
 
 /*
- * Users may own a directory above @point, and exchange it at any time: the mount that is detached
- * is one that was opened, and is @device. False: there is none.
+ * Unmounts the mount at @point. Users may own a directory above @point and replace it at any time:
+ * so the mount is opened first, and unmounted only if it is of @device. False: there is no such
+ * mount.
  */
 static bool detach(const char *point, const char *device)
 {
-	/* mountinfo has no path with a symbolic link in it */
+	/* paths in mountinfo contain no symbolic links */
 	const struct open_how how = {.flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
 	int fd = (int)syscall(SYS_openat2, AT_FDCWD, point, &how, sizeof(how));
 	char text[32], path[32];
@@ -86,7 +89,7 @@ static bool detach(const char *point, const char *device)
 
 	if (fd < 0)
 		return false;
-	/* The filesystem is not asked: it need not answer. */
+	/* The filesystem is not asked, since it may not answer. */
 	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &mount) == 0) {
 		snprintf(text, sizeof(text), "%u:%u", mount.stx_dev_major, mount.stx_dev_minor);
 		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
@@ -96,7 +99,7 @@ static bool detach(const char *point, const char *device)
 	return is_done;
 }
 
-/* 1: one of @devices has been unmounted, 0: there is none. */
+/* 1: a mount of one of @devices was unmounted, 0: there is none. */
 static int unmount_one(const char *devices)
 {
 	FILE *file = fopen("/proc/self/mountinfo", "re");
@@ -126,12 +129,12 @@ static void make_proc(const char *devices)
 {
 	if (unshare(CLONE_NEWNS) < 0)
 		fail("no mount namespace can be made");
-	/* What is unmounted outside must not stay in use here. */
+	/* A mount that is unmounted outside must not stay busy here. */
 	if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
 		fail("mounts cannot be kept inside");
 	/*
-	 * Where mounts are private outside they stay here when they are unmounted there: the
-	 * daemon's filesystem and store would outlive it. CRIU has the descriptors that it needs.
+	 * Private mounts stay mounted here when they are unmounted outside, and would keep the
+	 * daemon's filesystem and store alive. CRIU has the descriptors that it needs.
 	 */
 	while (unmount_one(devices))
 		;
@@ -139,7 +142,7 @@ static void make_proc(const char *devices)
 		fail("/proc cannot be mounted");
 }
 
-/* If it cannot be set, CRIU begins at the lowest pids, which are a tree's more often. */
+/* If this fails, CRIU starts at the lowest pids, which are more often those of a tree. */
 static void skip_pids(void)
 {
 	FILE *file = fopen("/proc/sys/kernel/pid_max", "re");
@@ -169,7 +172,7 @@ static void let_go_of_files(void)
 	(void)!chdir("/");
 }
 
-/* Waits for @pid, and meanwhile for whatever else is there to be waited for. */
+/* Waits for @pid, and reaps all other children until then. */
 static int reap_until(pid_t pid)
 {
 	for (;;) {
@@ -196,7 +199,10 @@ static _Noreturn void be_init(char **arguments, const char *devices, int status_
 		fail("no process can be made");
 	if (criu == 0) {
 		close(status_fd);
-		/* a session that has a number here: a restored tree's may be CRIU's */
+		/*
+		 * a session that has a number in this namespace: that of a restored tree may be
+		 * CRIU's
+		 */
 		setsid();
 		execv(arguments[0], arguments);
 		fail(arguments[0]);
@@ -205,13 +211,13 @@ static _Noreturn void be_init(char **arguments, const char *devices, int status_
 	if (status == 0)
 		prctl(PR_SET_PDEATHSIG, 0);
 	if (write(status_fd, &status, sizeof(status)) != sizeof(status) || status != 0)
-		_exit(FAILED); /* and the kernel ends all that is here */
+		_exit(FAILED); /* the kernel then ends all processes of the namespace */
 	let_go_of_files();
 	reap_until(-1);
 	_exit(0);
 }
 
-/* End as CRIU has. */
+/* Ends in the same way as CRIU did. */
 static int end_with(int status)
 {
 	const struct rlimit none = {0, 0};
@@ -258,7 +264,7 @@ int main(int count, char **arguments)
 	while (got < 0 && errno == EINTR);
 	if (got == sizeof(status) && status == 0)
 		return 0;
-	/* All that was there is gone when the init is. */
+	/* When the init has ended, so have all processes of the namespace. */
 	if (got != sizeof(status))
 		kill(init, SIGKILL);
 	if (waitpid(init, &end, 0) != init)

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * libgpucr-criu-guard.so: preloaded into CRIU, which has unix sockets with names in the network
- * namespace of the machine, and believes whoever connects or sends first (CRIU 4.1.1:
- * compel/src/lib/infect.c, criu/files.c). Any user could pose as a process of the tree there.
- *  - "/crtools-pr-...", at a dump: CRIU's code in a process of the tree connects. Here only a
- *    process that this CRIU traces gets through. Other connections are closed, and the next one is
- *    waited for.
+ * libgpucr-criu-guard.so: preloaded into CRIU. CRIU uses abstract unix sockets in the machine's
+ * network namespace, and trusts the process that connects or sends first (CRIU 4.1.1:
+ * compel/src/lib/infect.c, criu/files.c). Any user could impersonate a process of the tree there.
+ *  - "/crtools-pr-...", at a dump: CRIU's code in a process of the tree connects. The guard accepts
+ *    only a process that this CRIU traces, closes other connections, and waits for the next one.
  *  - "/crtools-fd-...", at a restore: processes that are being restored send descriptors to each
- *    other. Each message gets a secret at its end, which only the processes of this CRIU know: all
- *    of them are forked after it was made. A filter of the socket drops messages without it before
- *    they are queued. A full queue would keep the sender waiting, and the receiver, which looks
- *    into its socket only when the sender has told it to.
- * All other sockets are as they were.
+ *    other. Each message gets a secret at its end, which only the processes of this CRIU know, as
+ *    all of them are forked after the secret was made. A socket filter drops messages without the
+ *    secret before they are queued. A full queue would block the sender, and then also the
+ *    receiver, which looks into its socket only when the sender has told it to.
+ *
+ * All other sockets are unaffected.
  */
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -34,7 +34,7 @@
 
 #define SECRET_WORDS 4
 #define SECRET_BYTES (SECRET_WORDS * sizeof(uint32_t))
-/* Parts of a message: CRIU's have one. */
+/* Maximum of parts of a message; CRIU's have one. */
 #define PARTS_MAX    8
 
 static uint32_t secret[SECRET_WORDS];
@@ -49,7 +49,7 @@ static bool has_secret;
 		return -1;                                 \
 	}
 
-/* An abstract name has a NUL first, and none at its end. */
+/* An abstract name starts with a NUL, and does not end with one. */
 static bool begins_with(const struct sockaddr *address, socklen_t bytes, const char *prefix)
 {
 	const struct sockaddr_un *name = (const struct sockaddr_un *)address;
@@ -69,7 +69,7 @@ static bool is_named(int fd, const char *prefix)
 	       begins_with((struct sockaddr *)&name, bytes, prefix);
 }
 
-/* Its tracer, as /proc tells; 0: none, or it has ended. */
+/* The tracer of @pid according to /proc; 0: none, or @pid has ended. */
 static pid_t tracer_of(pid_t pid)
 {
 	char line[256], path[64];
@@ -95,7 +95,7 @@ static bool is_traced(int fd)
 	       tracer_of(peer.pid) == getpid();
 }
 
-/* Connections of strangers wait in the queue too, until they are closed. */
+/* Foreign connections take room in the queue too until they are closed. */
 EXPORT int listen(int fd, int backlog)
 {
 	REAL(listen)
@@ -126,13 +126,13 @@ EXPORT int accept(int fd, struct sockaddr *address, socklen_t *bytes)
 	}
 }
 
-/* Before CRIU forks. */
+/* Runs before CRIU forks. */
 __attribute__((constructor)) static void make_secret(void)
 {
 	has_secret = getrandom(secret, sizeof(secret), 0) == sizeof(secret);
 }
 
-/* Messages that do not end with the secret are dropped, and their senders are not told. */
+/* Drops messages that do not end with the secret; their senders are not notified. */
 static int attach_filter(int fd)
 {
 	struct sock_filter code[4 + 2 * SECRET_WORDS + 2];
@@ -140,7 +140,7 @@ static int attach_filter(int fd)
 	unsigned short count = 0;
 	unsigned short drop = sizeof(code) / sizeof(code[0]) - 1;
 
-	/* X: where the secret begins. */
+	/* X: offset of the secret. */
 	code[count++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0);
 	code[count] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, SECRET_BYTES, 0,
 						   (uint8_t)(drop - count - 1));
@@ -148,7 +148,7 @@ static int attach_filter(int fd)
 	code[count++] = (struct sock_filter)BPF_STMT(BPF_ALU | BPF_SUB | BPF_K, SECRET_BYTES);
 	code[count++] = (struct sock_filter)BPF_STMT(BPF_MISC | BPF_TAX, 0);
 	for (uint32_t i = 0; i < SECRET_WORDS; i++) {
-		/* Loaded from network order. */
+		/* BPF loads words in network byte order. */
 		code[count++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_IND,
 							     i * sizeof(uint32_t));
 		code[count] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K,
@@ -176,7 +176,7 @@ EXPORT int bind(int fd, const struct sockaddr *address, socklen_t bytes)
 	return real(fd, address, bytes);
 }
 
-/* The message with @part at its end. -1: it has too many parts. */
+/* Appends @part to the message. -1: the message has too many parts. */
 static int append(struct msghdr *message, struct iovec parts[PARTS_MAX + 1], void *part)
 {
 	if (message->msg_iovlen > PARTS_MAX) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The daemon's end of the conversation with gpucr-launch, and what both ends need for it. */
+/* The daemon's end of the conversation with gpucr-launch, and functions shared by both ends. */
 #include "criu-glue/launch.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 #include "lib/cleanup.h"
 
-/* Room for as many descriptors as one message brings, aligned for its header. */
+/* A buffer for the descriptors of one message, aligned for its header. */
 union rights {
 	struct cmsghdr header;
 	char room[CMSG_SPACE(GCR_LAUNCH_FDS_MAX * sizeof(int))];
@@ -41,7 +41,7 @@ int gcr_launch_send(int connection, const void *bytes, size_t size, const int *f
 	while (sent < 0 && errno == EINTR);
 	if (sent < 0)
 		return -errno;
-	/* Some tens of bytes, of which an empty socket takes all. */
+	/* Messages of some tens of bytes always fit into an empty socket. */
 	return (size_t)sent == size ? 0 : -EPIPE;
 }
 
@@ -51,7 +51,10 @@ static void close_all(const int *fds, size_t count)
 		close(fds[i]);
 }
 
-/* The descriptors of one message: how many there are. Those that have no room are closed. */
+/*
+ * Takes the descriptors of one message and returns their number. Descriptors that do not fit are
+ * closed.
+ */
 static size_t take_fds(struct msghdr *message, int *fds, size_t room)
 {
 	size_t taken = 0;
@@ -154,7 +157,7 @@ static uint32_t write_strings(FILE *stream, char *const *strings)
 	return count;
 }
 
-/* What is sent along with the request; counts and sizes are filled in. */
+/* Makes the memfd that is sent with the request, and fills in the request's counts and sizes. */
 static int make_data(const struct gcr_program *program, struct gcr_launch_request *request,
 		     int *ret_fd)
 {
@@ -229,7 +232,7 @@ static int hear(int connection, enum gcr_launch_word word, int timeout_msec, int
 	return -EPROTO;
 }
 
-/* -errno in *ret_failed: of the program's start; a result below 0: of the conversation. */
+/* *ret_failed: -errno of the program's start; the return value: errors of the conversation. */
 static int converse(int connection, const struct gcr_program *program, int *ret_failed,
 		    pid_t *ret_pid, int *ret_pidfd)
 {
@@ -256,7 +259,7 @@ static int converse(int connection, const struct gcr_program *program, int *ret_
 		r = hear(connection, GCR_LAUNCH_READY, GCR_LAUNCH_WAIT_MSEC, &value, NULL);
 	if (!r)
 		r = gcr_launch_send(connection, &go, 1, NULL, 0);
-	/* From here on it may run: only the launcher's end ends the wait. */
+	/* From here on the program may be running: only the launcher's end stops the wait. */
 	if (!r)
 		r = await(connection, -1);
 	if (r < 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Walks a tree's /proc: each process's tasks, namespaces, descriptors and mappings, once. Files are
- * asked about with AT_STATX_DONT_SYNC, so that a file system that does not answer (ours, which is
- * busy with this; a server that is down) is not waited for.
+ * Scans a tree's /proc: each process's tasks, namespaces, descriptors and mappings, once. Files are
+ * examined with AT_STATX_DONT_SYNC, so that a file system that does not answer (our own, which is
+ * busy with this dump; a server that is down) cannot block the scan.
  */
 #include "criu-glue/opens_private.h"
 
@@ -49,7 +49,7 @@ struct gcr_open_finding *opens_add_finding(struct opens_scan *scan, enum gcr_ope
 	struct gcr_open_finding *finding;
 
 	if (opens->findings_count == GCR_OPENS_FINDINGS_MAX) {
-		/* A refusal must be seen, whatever else there is. */
+		/* A refusal must not get lost: the last finding is replaced. */
 		opens->findings_lost++;
 		if (verdict != GCR_OPEN_REFUSED)
 			return NULL;
@@ -126,8 +126,9 @@ static int compare_ints(const void *a, const void *b)
 }
 
 /*
- * The mounts that a process has. CRIU refuses a file on any other ("Can't lookup mount"): those of
- * a namespace that it has left, a POSIX message queue, secret memory, what was unmounted lazily.
+ * Reads the ids of the mounts that a process has. CRIU refuses a file on any other mount ("Can't
+ * lookup mount"): on those of a namespace that the process has left, a POSIX message queue, secret
+ * memory, a lazily unmounted file system.
  */
 static void read_mounts(pid_t pid, struct mounts *mounts)
 {
@@ -161,12 +162,12 @@ static bool has_mount(const struct mounts *mounts, uint64_t id)
 {
 	int wanted = (int)id;
 
-	/* Not known: CRIU will say it. */
+	/* Unknown mounts are accepted here: CRIU will refuse them. */
 	return mounts->count == 0 ||
 	       bsearch(&wanted, mounts->ids, mounts->count, sizeof(*mounts->ids), compare_ints);
 }
 
-/* Is @pid's namespace of this kind another than ours? False if it cannot be told. */
+/* Is @pid's namespace of this kind different from ours? False if that cannot be determined. */
 static bool is_apart(pid_t pid, const char *name)
 {
 	char theirs[GCR_PROC_PATH_BYTES];
@@ -200,7 +201,7 @@ static void judge_namespaces(struct opens_scan *scan, pid_t pid)
 			"engine that made it");
 }
 
-/* Each thread may have a debugger. */
+/* Each thread may have its own debugger. */
 static void judge_tasks(struct opens_scan *scan, pid_t pid)
 {
 	_cleanup_closedir_ DIR *tasks = NULL;
@@ -230,14 +231,14 @@ static void judge_tasks(struct opens_scan *scan, pid_t pid)
 
 /* ---- files ---- */
 
-/* False: it is gone. */
+/* False: the file is gone. */
 static bool ask_status(struct opens_file *file)
 {
 	return statx(AT_FDCWD, file->proc_path, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT,
 		     STATX_BASIC_STATS | STATX_MNT_ID, &file->status) == 0;
 }
 
-/* A file with a path, on a mount that the process does not have? */
+/* Is it a file with a path, on a mount that the process does not have? */
 static bool is_on_no_mount(const struct opens_file *file, const struct mounts *mounts)
 {
 	return file->link[0] == '/' && strncmp(file->link, "/memfd:", 7) != 0 &&
@@ -252,8 +253,8 @@ static void refuse_mount(struct opens_scan *scan, const struct opens_file *file)
 }
 
 /*
- * CRIU may look for locks before the plugin has seen to the file. What it then finds nowhere it
- * leaves out, if it is told that locks are no obstacle.
+ * CRIU may look for locks before the plugin has handled the file. Locks that it then cannot assign
+ * to a file are skipped if --file-locks is set.
  */
 static void note_plugins_lock(struct opens_scan *scan, pid_t pid, int fd)
 {
@@ -275,7 +276,7 @@ static void judge_descriptor(struct opens_scan *scan, pid_t pid, int directory, 
 	char info_name[64];
 
 	if (length < 0)
-		return; /* closed since */
+		return; /* closed in between */
 	link[length] = '\0';
 	if (opens_is_plugins(scan, link)) {
 		note_plugins_lock(scan, pid, file.fd);
@@ -286,7 +287,7 @@ static void judge_descriptor(struct opens_scan *scan, pid_t pid, int directory, 
 	if (!ask_status(&file))
 		return;
 	snprintf(info_name, sizeof(info_name), "fdinfo/%d", file.fd);
-	/* Sockets say nothing there that is wanted. */
+	/* fdinfo of sockets has nothing that is needed here. */
 	if (!S_ISSOCK(file.status.stx_mode) && gcr_proc_read(pid, info_name, &info, NULL) == 0)
 		file.info = info;
 	if (is_on_no_mount(&file, mounts))
@@ -311,7 +312,7 @@ static int judge_descriptors(struct opens_scan *scan, pid_t pid, const struct mo
 	return 0;
 }
 
-/* The working directory, the root and the program itself. */
+/* Judges the working directory, the root and the executable. */
 static void judge_places(struct opens_scan *scan, pid_t pid)
 {
 	static const char *const names[] = {"cwd", "root", "exe"};
@@ -350,7 +351,7 @@ static void judge_mapping(struct opens_scan *scan, pid_t pid, const char *line, 
 	snprintf(file.proc_path, sizeof(file.proc_path), "/proc/%d/map_files/%lx-%lx", (int)pid,
 		 start, end);
 	if (!ask_status(&file)) {
-		/* That needs a capability which not every root has. */
+		/* map_files needs a capability that root does not always have. */
 		snprintf(file.proc_path, sizeof(file.proc_path), "/proc/%d/root%.4000s", (int)pid,
 			 path);
 		if (!ask_status(&file))
@@ -366,7 +367,10 @@ static void judge_mapping(struct opens_scan *scan, pid_t pid, const char *line, 
 		opens_list_file(scan, &file, true);
 }
 
-/* A line at a time: there can be millions. Those of one library follow each other. */
+/*
+ * Reads one line at a time: there can be millions. Consecutive lines of the same file are judged
+ * once.
+ */
 static void judge_mappings(struct opens_scan *scan, pid_t pid, const struct mounts *mounts)
 {
 	_cleanup_fclose_ FILE *maps = NULL;
@@ -384,7 +388,7 @@ static void judge_mappings(struct opens_scan *scan, pid_t pid, const struct moun
 			name += strcspn(name, " ");
 			name += strspn(name, " ");
 		}
-		/* "[heap]", "[anon:...]" and the like are no files */
+		/* "[heap]", "[anon:...]" and the like are not files */
 		if (*name != '/')
 			continue;
 		name[strcspn(name, "\n")] = '\0';
@@ -407,7 +411,7 @@ static int scan_process(struct opens_scan *scan, pid_t pid, struct gcr_error *er
 	struct gcr_proc_stat stat;
 	int r = gcr_proc_stat(pid, &stat);
 
-	/* Below the root processes come and go, if they run. */
+	/* Descendants of the root can start and end if the tree runs. */
 	if (r < 0 || stat.state == 'Z' || stat.state == 'X') {
 		if (!is_root)
 			return 0;
@@ -429,7 +433,7 @@ static int scan_process(struct opens_scan *scan, pid_t pid, struct gcr_error *er
 
 static void free_seen_file(void *entry)
 {
-	free(entry); /* its path is the list's */
+	free(entry); /* its path is owned by the list */
 }
 
 static void free_seen_file_and_path(void *data)
@@ -466,7 +470,7 @@ int gcr_opens_scan(const pid_t *pids, size_t pids_count, const struct gcr_opens_
 
 	if (!opens || pids_count == 0)
 		return gcr_error_set(error, opens ? EINVAL : ENOMEM, "no processes, or no memory");
-	/* CRIU needs to know it of the root; the others may be in any session. */
+	/* CRIU needs this option for the root only; the others may be in any session. */
 	session = getsid(pids[0]);
 	opens->shell_job = session >= 0 && session != pids[0];
 	for (size_t i = 0; i < pids_count && r == 0; i++)

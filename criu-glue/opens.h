@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a tree of processes has open, found in /proc before CRIU is started: what CRIU needs to be
- * told, what has to be supplied again at restore, what stands in the way, and which files must be
- * there. The tree should not run meanwhile (its GPU work is frozen, its threads stand at the gate);
- * if it does, the answer is that of some moment. Nothing that is read is trusted, no program's
- * memory is looked at, and no file system is asked for what it does not know already.
+ * The open files of a process tree, found in /proc before CRIU is started: options that CRIU needs,
+ * resources that a restore has to supply again, obstacles to a dump, and the files that a restore
+ * needs. The tree should not run during the scan (its GPU work is frozen, its threads wait at the
+ * gate); if it does, the result is that of some moment. No input is trusted, no program's memory is
+ * read, and no file system is asked for anything that it does not have in memory.
  */
 #ifndef GCR_CRIU_GLUE_OPENS_H
 #define GCR_CRIU_GLUE_OPENS_H
@@ -22,95 +22,98 @@
 #include "lib/rights.h"
 
 #define GCR_OPENS_KEY_BYTES    64
-#define GCR_OPENS_FINDINGS_MAX 1024 /* more of them: the rest is counted only */
+#define GCR_OPENS_FINDINGS_MAX 1024 /* further ones are only counted */
 
 enum gcr_open_verdict {
-	GCR_OPEN_EXTERNAL, /* to be supplied at restore under `key` */
-	GCR_OPEN_REFUSED,  /* stands in the way */
+	GCR_OPEN_EXTERNAL, /* to be supplied by the restore under `key` */
+	GCR_OPEN_REFUSED,  /* prevents the dump */
 };
 
 struct gcr_open_finding {
 	enum gcr_open_verdict verdict;
 	pid_t pid;
-	int fd;		 /* -1: none in particular */
-	bool is_stdio;	 /* descriptor 0, 1 or 2 of some process */
-	bool is_writer;	 /* EXTERNAL: opened for writing (too) */
-	bool has_option; /* EXTERNAL: `--external key` of a dump; else the key is for restore only
-			  */
+	int fd;		/* -1: no particular one */
+	bool is_stdio;	/* descriptor 0, 1 or 2 of some process */
+	bool is_writer; /* EXTERNAL: opened for writing (too) */
+	/* EXTERNAL: `--external option` of a dump; else the restore alone uses the key. */
+	bool has_option;
 	/*
-	 * EXTERNAL. A terminal wants a terminal, "tty[..]"; anything will do for a pipe,
-	 * "pipe:[..]", a file too; a unix socket, "socket:[..]", wants a connected socket of its
-	 * type.
+	 * EXTERNAL. The replacement of a terminal, "tty[..]", must be a terminal; of a pipe,
+	 * "pipe:[..]", anything, also a file; of a unix socket, "socket:[..]", a connected socket
+	 * of its type.
 	 */
 	char key[GCR_OPENS_KEY_BYTES];
-	char option[GCR_OPENS_KEY_BYTES]; /* what follows --external, if has_option */
-	struct gcr_error error;		  /* REFUSED: what, who, what to do */
+	char option[GCR_OPENS_KEY_BYTES]; /* the argument of --external, if has_option */
+	struct gcr_error error;		  /* REFUSED: object, process, what to do */
 };
 
 struct gcr_open_file {
-	char *path; /* as /proc tells it */
+	char *path; /* as in /proc */
 	uint64_t size_bytes;
 	int64_t mtime_ns;	 /* real time */
 	bool is_mapped;		 /* else open only */
-	bool is_append_only;	 /* may have grown at restore: CRIU checks no size of it */
-	uint32_t build_id_bytes; /* 0: it has none */
+	bool is_append_only;	 /* may grow before the restore: CRIU does not check its size */
+	uint32_t build_id_bytes; /* 0: no build id */
 	uint8_t build_id[GCR_BUILD_ID_BYTES];
 };
 
 struct gcr_opens_options {
 	enum gcr_criu_tcp tcp;
-	uint64_t ghost_limit_max_bytes; /* unlinked files up to here go into the images */
-	dev_t mount_device;		/* of our mount; 0: none */
+	uint64_t ghost_limit_max_bytes; /* unlinked files up to this size go into the images */
+	dev_t mount_device;		/* the device number of our mount; 0: none */
 	unsigned int criu_version;	/* 0: not known */
 	/*
-	 * Beginnings of the links of files that CRIU's plugins see to, open or mapped: nothing is
-	 * said of them. The list ends with NULL; NULL: there are none.
+	 * Prefixes of the links of files that CRIU's plugins handle, open or mapped: they are
+	 * skipped. The list ends with NULL; NULL: none.
 	 */
 	const char *const *plugin_files;
 	/*
-	 * Who will be able to read the images: files that the program has open, and that he could
-	 * not read, are refused, or, with may_be_private, set is_private. NULL: not looked at.
+	 * The rights of the user who will be able to read the images. A file that the program has
+	 * open and that this user could not read is refused, or, with may_be_private, sets
+	 * is_private. NULL: not checked.
 	 */
 	const struct gcr_file_rights *reader;
 	bool may_be_private;
 	/*
-	 * The whole tree is root's, and in no container. Only there a file may be open that has
-	 * lost its name and has another one: CRIU makes a name for it, as root, by the path that it
-	 * was opened by, and whoever else can change that path would say where.
+	 * The whole tree belongs to root, and is in no container. Only then it may have a file open
+	 * whose name was unlinked but which has another name: CRIU makes a temporary name for it,
+	 * as root, at the path by which it was opened, and any other user who can change that path
+	 * could decide where.
 	 */
 	bool may_link;
 };
 
 struct gcr_opens {
-	/* for struct gcr_criu_options */
+	/* options for struct gcr_criu_options */
 	bool shell_job, file_locks, link_remap, ext_unix_sockets;
-	bool is_private; /* contents of files are in the images that the reader could not read */
-	uint64_t ghost_limit_bytes; /* 0: CRIU's own suffices */
-	uint64_t contents_bytes;    /* of files without a name, which go into the images */
-	size_t contents_count;	    /* of these files: each has an image */
+	bool is_private; /* the images contain contents of files that the reader could not read */
+	uint64_t ghost_limit_bytes; /* 0: CRIU's default suffices */
+	uint64_t contents_bytes;    /* of files without a name, whose contents go into the images */
+	size_t contents_count;	    /* number of these files: each has an image */
 
 	struct gcr_open_finding *findings;
 	size_t findings_count;
-	size_t findings_lost; /* found, and not in the list */
+	size_t findings_lost; /* findings that did not fit into the list */
 
-	struct gcr_open_file *files; /* regular ones with a name, by path, each once */
+	/* Regular files with a name, sorted by path, without duplicates. */
+	struct gcr_open_file *files;
 	size_t files_count;
 };
 
 /*
- * @pids: all processes of the tree, its root first. 0 also if there are refusals. Errors with
- * words: -ESRCH the root has ended, -EACCES, -ENOMEM.
+ * Scans @pids: all processes of the tree, the root first. Returns 0 also if there are refusals.
+ * Errors, with a message: -ESRCH the root has ended, -EACCES, -ENOMEM.
  */
 int gcr_opens_scan(const pid_t *pids, size_t pids_count, const struct gcr_opens_options *options,
 		   struct gcr_opens **ret_opens, struct gcr_error *error);
 
-/* The first refusal, with -errno; 0 if there is none. */
+/* Returns the first refusal, with -errno; 0 if there is none. */
 int gcr_opens_refusal(const struct gcr_opens *opens, struct gcr_error *error);
 
 /*
- * Fill in the options, supplies and files of @tree, which has none yet; the identities of the files
- * are the caller's to make. Errors with words: -E2BIG, -ENOMEM; what is in @tree by then is freed
- * with it.
+ * Fills in the options, supplies and files of @tree, which has none yet; the caller makes the
+ * identities of the files. Errors, with a message: -E2BIG, -ENOMEM; lists that are already in @tree
+ * are freed with it.
  */
 int gcr_opens_describe(const struct gcr_opens *opens, enum gcr_criu_tcp tcp,
 		       struct gcr_manifest_tree *tree, struct gcr_error *error);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What kind of file a descriptor is, and what CRIU makes of it. Every line of the tables was tried
- * with CRIU 4.1.1 on Linux 6.18: a program with that and nothing else open was dumped.
+ * The kind of file that a descriptor refers to, and how CRIU handles it. Every line of the tables
+ * was tested with CRIU 4.1.1 on Linux 6.18: a program with only that file open was dumped.
  */
 #include "criu-glue/opens_private.h"
 
@@ -14,13 +14,14 @@
 #include <string.h>
 #include <sys/sysmacros.h>
 
-#define GHOST_LIMIT_BYTES (UINT64_C(1) << 20) /* CRIU's default; it counts blocks in use */
+#define GHOST_LIMIT_BYTES (UINT64_C(1) << 20) /* CRIU's default, counted in allocated blocks */
 #define BLOCK_BYTES	  512		      /* the unit of stx_blocks */
 
 /*
- * Files without a path. Dumped: eventfd, eventpoll, inotify and fanotify (with a handle of what is
- * watched), signalfd, timerfd, pidfd of a task in the tree or of one that has ended. No open file,
- * and no obstacle either: an aio ring, seccomp (filter and strict), a task that is not dumpable.
+ * Files without a path. Dumped: eventfd, eventpoll, inotify and fanotify (with a handle of the
+ * watched file), signalfd, timerfd, pidfd of a task in the tree or of one that has ended. Not an
+ * open file, and not an obstacle: an aio ring, seccomp (filter and strict), a task that is not
+ * dumpable.
  */
 static const char *const anonymous_dumped[] = {
 	"[eventfd]",  "[eventpoll]", "inotify", "[fanotify]",
@@ -28,7 +29,7 @@ static const char *const anonymous_dumped[] = {
 };
 
 static const struct {
-	const char *name; /* begins with */
+	const char *name; /* prefix of the name */
 	const char *words;
 } anonymous_refused[] = {
 	{"[io_uring]",
@@ -41,8 +42,8 @@ static const struct {
 };
 
 /*
- * Character devices that CRIU dumps: by path, without any state. /dev/net/tun only in a network
- * namespace of its own; all others are refused ("Can't dump file ... of that type").
+ * Character devices that CRIU dumps: by path, without any state. /dev/net/tun is dumped only in a
+ * network namespace of its own; all others are refused ("Can't dump file ... of that type").
  */
 static bool device_is_dumped(uint32_t major, uint32_t minor)
 {
@@ -94,7 +95,10 @@ static void judge_anonymous(struct opens_scan *scan, const struct opens_file *fi
 		     "is of a kind that CRIU cannot dump (%s): close it", name);
 }
 
-/* Terminals: a pseudo-terminal whose other side is in the tree comes with it. */
+/*
+ * Notes an end of a pseudo-terminal, which is dumped if its other end is in the tree. True: the
+ * file is one.
+ */
 static bool judge_terminal(struct opens_scan *scan, const struct opens_file *file)
 {
 	uint32_t major = file->status.stx_rdev_major;
@@ -142,7 +146,10 @@ static void judge_device(struct opens_scan *scan, const struct opens_file *file)
 		     major, minor);
 }
 
-/* The lines "lock:" of fdinfo: "1: FLOCK ADVISORY WRITE PID MAJ:MIN:INODE START END". */
+/*
+ * Notes that the file is locked, and refuses a lock that a living process outside the tree has
+ * made. The lines "lock:" of fdinfo are "1: FLOCK ADVISORY WRITE PID MAJ:MIN:INODE START END".
+ */
 static void judge_locks(struct opens_scan *scan, const struct opens_file *file)
 {
 	const char *line = file->info;
@@ -153,9 +160,9 @@ static void judge_locks(struct opens_scan *scan, const struct opens_file *file)
 		line += strlen("lock:");
 		scan->opens->file_locks = true;
 		/*
-		 * The pid is who made it, -1 for locks of open file descriptions. One that is still
-		 * there and not in the tree shares the open file: what was one lock would be two
-		 * after a restore, in each other's way.
+		 * The pid is that of the process that made the lock, -1 for locks of open file
+		 * descriptions. If that process exists and is not in the tree, it shares the open
+		 * file: the single lock would become two after a restore, and these would conflict.
 		 */
 		if (sscanf(line, " %*d: %*s %*s %*s %d", &pid) != 1 || pid <= 0 ||
 		    opens_has_pid(scan, pid))
@@ -182,7 +189,7 @@ static int compare_contents(const void *left, const void *right)
 	return a->dev_minor < b->dev_minor ? -1 : a->dev_minor > b->dev_minor;
 }
 
-/* Once, however often it is open. */
+/* Counts a file once, however often it is open. */
 static void count_contents(struct opens_scan *scan, const struct opens_file *file, uint64_t bytes)
 {
 	struct opens_contents *contents = malloc(sizeof(*contents));
@@ -212,7 +219,7 @@ void opens_forget_contents(struct opens_scan *scan)
 	tdestroy(scan->contents_seen, free);
 }
 
-/* It has another name. */
+/* Judges a file whose name was unlinked but which has another name. */
 static void judge_lost_name(struct opens_scan *scan, const struct opens_file *file)
 {
 	if (scan->options->may_link && opens_is_in_roots_directory(file)) {
@@ -240,7 +247,7 @@ bool opens_judge_regular(struct opens_scan *scan, const struct opens_file *file)
 		return true;
 	}
 	if (starts_with(file->link, "/memfd:") && is_deleted(file->link)) {
-		count_contents(scan, file, bytes); /* of any size, in the images */
+		count_contents(scan, file, bytes); /* contents of any size go into the images */
 		return true;
 	}
 	if (file->status.stx_nlink > 0 || !S_ISREG(file->status.stx_mode)) {
@@ -273,7 +280,7 @@ void opens_judge(struct opens_scan *scan, const struct opens_file *file)
 		judge_anonymous(scan, file, file->link + strlen("anon_inode:"));
 		return;
 	}
-	/* newer kernels have a file system for them */
+	/* newer kernels have a file system for pidfds */
 	if (starts_with(file->link, "pidfd:")) {
 		judge_anonymous(scan, file, "[pidfd]");
 		return;
@@ -293,7 +300,7 @@ void opens_judge(struct opens_scan *scan, const struct opens_file *file)
 		return;
 	case S_IFIFO:
 		if (!starts_with(file->link, "pipe:[")) {
-			/* by its name again, with what is in it */
+			/* a named pipe: dumped by name, with its contents */
 			opens_judge_rights(scan, file, true);
 			return;
 		}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The files that must be there when the tree is restored: path, size, time, and the build-id of
- * programs and libraries, by which the linker names what it has made.
+ * The list of files that must exist when the tree is restored: path, size, time, and the build id
+ * of programs and libraries, which the linker gave them.
  */
 #include "criu-glue/opens_private.h"
 
@@ -56,7 +56,10 @@ void opens_list_file(struct opens_scan *scan, const struct opens_file *file, boo
 	scan->opens->files_count++;
 	if (!is_mapped || file->status.stx_size < sizeof(Elf64_Ehdr))
 		return;
-	/* It was a regular file; that nothing else has come in its place is looked at again. */
+	/*
+	 * The file was regular when it was examined: check again, in case another file has replaced
+	 * it.
+	 */
 	fd = open(file->proc_path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
 	    status.st_ino == file->status.stx_ino)
@@ -83,5 +86,5 @@ void opens_list_finish(struct opens_scan *scan)
 	}
 	opens->files_count = 0;
 	twalk_r(scan->files_seen, collect, opens);
-	/* The paths are the list's now; the tree is freed by its owner. */
+	/* The list owns the paths now; the caller frees the tree. */
 }

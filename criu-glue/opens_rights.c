@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Whose eyes images are for. CRIU opens as root what a program has open, also what the program
- * itself can only name (O_PATH) or write, and puts contents of files without a name into images:
- * who may read these must not learn from them more than from the files.
+ * Checks that images reveal nothing to their reader. CRIU, as root, opens files that a program has
+ * open, even those that the program itself can only name (O_PATH) or write, and puts contents of
+ * files without a name into images: the reader of the images must not learn more from them than he
+ * could from the files.
  */
 #include "criu-glue/opens_private.h"
 
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* It has read it, or can: the kernel has looked at rights when it was opened. */
+/* The process has read it, or can: the kernel checked its rights when the file was opened. */
 static bool is_open_for_reading(const struct opens_file *file)
 {
 	long long flags;
@@ -21,7 +22,7 @@ static bool is_open_for_reading(const struct opens_file *file)
 	       (flags & O_ACCMODE) != O_WRONLY;
 }
 
-/* Like opens_refuse(), where the images need not be private. */
+/* As opens_refuse(); if the images may be private, sets is_private instead and returns false. */
 static bool note(struct opens_scan *scan, const struct opens_file *file, const char *words)
 {
 	if (scan->options->may_be_private) {
@@ -32,7 +33,7 @@ static bool note(struct opens_scan *scan, const struct opens_file *file, const c
 	return true;
 }
 
-/* By its own mode, through the link in /proc, which is never followed by name. 1, 0. */
+/* Checks the file's mode, through the link in /proc, which does not resolve the path. 1, 0. */
 static int can_read(const struct opens_scan *scan, const struct opens_file *file)
 {
 	_cleanup_close_ int fd = open(file->proc_path, O_PATH | O_CLOEXEC);
@@ -58,7 +59,7 @@ bool opens_judge_rights(struct opens_scan *scan, const struct opens_file *file, 
 			    "is a file that the owner of the process may not read, and what is in "
 			    "it would be in images that the owner may read: close it, or let root "
 			    "dump");
-	/* Digests are made by its name. */
+	/* Digests are made by the file's name. */
 	if (has_name && S_ISREG(file->status.stx_mode) &&
 	    gcr_file_rights_find(scan->options->reader, file->link) == 0)
 		return note(scan, file,
@@ -67,7 +68,9 @@ bool opens_judge_rights(struct opens_scan *scan, const struct opens_file *file, 
 	return false;
 }
 
-/* Root's, and nobody else makes or renames anything in it that is root's. */
+/*
+ * Does the directory belong to root, and can no other user create or rename root's entries in it?
+ */
 static bool is_roots_directory(int fd)
 {
 	struct stat stat;
@@ -89,7 +92,7 @@ bool opens_is_in_roots_directory(const struct opens_file *file)
 	*end = '\0';
 	snprintf(root, sizeof(root), "/proc/%d/root", (int)file->pid);
 	fd = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	/* The text has no symbolic links. One that is there now was put there since. */
+	/* The link's text has no symbolic links: one that is found now was put there later. */
 	for (name = strtok_r(path, "/", &rest); name && fd >= 0 && is_roots_directory(fd);
 	     name = strtok_r(NULL, "/", &rest)) {
 		int next = openat(fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sockets, pipes and pseudo-terminals: what has a peer. Which protocol a socket has is asked of the
- * socket file system (the attribute that lsof(8) uses); who is connected to whom by unix sockets,
- * of the kernel's socket monitor.
+ * Sockets, pipes and pseudo-terminals: files with a peer. The protocol of a socket is read from the
+ * socket file system (the attribute that lsof(8) uses); the peers of unix sockets are read from the
+ * kernel's socket monitor (sock_diag).
  */
 #include "criu-glue/opens_private.h"
 
@@ -48,7 +48,7 @@ void opens_note_end(struct opens_scan *scan, const struct opens_end *end)
 		return;
 	}
 	if (*slot != copy) {
-		/* one in a standard place is the better name for it */
+		/* descriptor 0, 1 or 2 names the end better in messages */
 		if (end->is_stdio && !(*slot)->is_stdio) {
 			(*slot)->pid = end->pid;
 			(*slot)->fd = end->fd;
@@ -62,7 +62,7 @@ void opens_note_end(struct opens_scan *scan, const struct opens_end *end)
 	if ((scan->ends_count & (scan->ends_count + 1)) == 0) {
 		larger = reallocarray(scan->ends, (scan->ends_count + 1) * 2, sizeof(*larger));
 		if (!larger) {
-			scan->failed = true; /* the tree has it */
+			scan->failed = true; /* owned by the tree ends_seen */
 			return;
 		}
 		scan->ends = larger;
@@ -78,8 +78,8 @@ static bool has_end(const struct opens_scan *scan, int kind, uint64_t number)
 }
 
 /*
- * The state of the TCP socket with this inode, or -1. The tables are read anew for each socket:
- * programs have few of them, and the table of a busy host is read at 1 MB in a few milliseconds.
+ * The state of the TCP socket with this inode, or -1. The table is read again for each socket:
+ * programs have few of them, and reading the table of a busy host, 1 MB, takes a few milliseconds.
  */
 static int tcp_state(const struct opens_scan *scan, const char *table, uint64_t inode)
 {
@@ -102,7 +102,9 @@ static int tcp_state(const struct opens_scan *scan, const char *table, uint64_t 
 	return -1;
 }
 
-/* CRIU before 4.2 asks every socket for options that Linux 6.16 and newer have for some only. */
+/*
+ * CRIU before 4.2 queries options of every socket that Linux 6.16 and newer support for some only.
+ */
 static bool network_is_too_new(const struct opens_scan *scan)
 {
 	struct utsname name;
@@ -132,7 +134,7 @@ void opens_judge_socket(struct opens_scan *scan, const struct opens_file *file)
 		getxattr(file->proc_path, "system.sockprotoname", protocol, sizeof(protocol) - 1);
 
 	if (length < 0)
-		return; /* closed since */
+		return; /* closed in between */
 	protocol[length] = '\0';
 	if (strcmp(protocol, "UNIX") == 0 || strcmp(protocol, "UNIX-STREAM") == 0) {
 		opens_note_end(scan, &(struct opens_end){
@@ -169,7 +171,7 @@ void opens_judge_socket(struct opens_scan *scan, const struct opens_file *file)
 		judge_tcp(scan, file, "net/tcp6");
 }
 
-/* ---- who is connected to whom ---- */
+/* ---- peers of unix sockets ---- */
 
 struct peer {
 	uint32_t inode;
@@ -234,7 +236,7 @@ static int read_answer(const char *buffer, size_t bytes, struct peers *peers)
 	return 0;
 }
 
-/* All unix sockets of our network namespace; the tree is in it. */
+/* Reads all unix sockets of our network namespace, which is also the tree's. */
 static int read_peers(struct peers *peers)
 {
 	struct {
@@ -311,9 +313,9 @@ __attribute__((format(printf, 4, 5))) static struct gcr_open_finding *make_exter
 }
 
 /*
- * CRIU 4.1.1: half a pair of stream or seqpacket sockets needs --external; a datagram socket with
- * a named peer --ext-unix-sk (it is connected by that name again); one in the queue of a listening
- * socket outside, or whose peer has closed, is dumped as it is.
+ * CRIU 4.1.1: half a pair of stream or seqpacket sockets needs --external; a datagram socket with a
+ * named peer needs --ext-unix-sk (CRIU connects it by that name again); a socket in the queue of a
+ * listening socket outside, or whose peer has closed, is dumped as it is.
  */
 static void judge_unix(struct opens_scan *scan, const struct opens_end *end,
 		       const struct peers *peers)
@@ -359,7 +361,10 @@ void opens_judge_ends(struct opens_scan *scan)
 
 		switch (end->kind) {
 		case END_PIPE:
-			/* Both ends in the tree: it comes with it. CRIU dumps the others too. */
+			/*
+			 * A pipe with both ends in the tree is dumped with it. CRIU dumps the
+			 * others too.
+			 */
 			if (!end->reads || !end->writes)
 				make_external(scan, end, NULL, "pipe:[%llu]",
 					      (unsigned long long)end->number);
@@ -371,7 +376,7 @@ void opens_judge_ends(struct opens_scan *scan)
 		case END_PTY_SLAVE:
 			if (has_end(scan, END_PTY_MASTER, end->number))
 				break;
-			/* as CRIU compares it: st_rdev and st_dev in hexadecimal */
+			/* in CRIU's form: st_rdev and st_dev in hexadecimal */
 			snprintf(option, sizeof(option), "tty[%llx:%llx]",
 				 (unsigned long long)makedev(end->rdev_major, end->rdev_minor),
 				 (unsigned long long)makedev(end->dev_major, end->dev_minor));

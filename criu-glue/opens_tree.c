@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a tree has open, as the manifest of its dump keeps it. */
+/* Converting the result of a scan of open files for the manifest of a dump. */
 #include "criu-glue/opens.h"
 
 #include <assert.h>

@@ -2,7 +2,7 @@
 /*
  * The images pstree.img and core-N.img: two magic numbers, then for each process, or once, a length
  * (32 bits, the host's order) and a message of images/pstree.proto or core.proto of CRIU 4 in the
- * encoding of protocol buffers. They may have come from elsewhere.
+ * encoding of protocol buffers. The images are untrusted: they may have been copied from elsewhere.
  */
 #include "criu-glue/parent_death.h"
 
@@ -21,7 +21,7 @@
 #define PSTREE_MAGIC	0x50273030u
 #define CORE_MAGIC	0x55053847u
 
-/* Numbers of the fields of pstree_entry, core_entry and thread_core_entry. */
+/* Field numbers of pstree_entry, core_entry and thread_core_entry. */
 enum {
 	FIELD_PID = 1,
 	FIELD_PARENT = 2,
@@ -32,13 +32,13 @@ enum {
 	FIELD_PARENT_DEATH = 8,
 };
 
-/* Numbers of threads. */
+/* Ids of threads. */
 struct threads {
 	pid_t *list;
 	size_t count, room;
 };
 
-/* Behind the magic numbers. */
+/* Checks the magic numbers; *ret_at is the position after them. */
 static int begin_image(const uint8_t *image, size_t bytes, uint32_t kind, const uint8_t **ret_at)
 {
 	const uint32_t magic[2] = {COMMON_MAGIC, kind};
@@ -49,7 +49,7 @@ static int begin_image(const uint8_t *image, size_t bytes, uint32_t kind, const 
 	return 0;
 }
 
-/* The next message of an image, from *ret_message to *at. */
+/* Moves *at behind the next message of an image, which begins at *ret_message. */
 static int next_message(const uint8_t **at, const uint8_t *end, const uint8_t **ret_message)
 {
 	uint32_t length;
@@ -83,7 +83,7 @@ static int add_thread(struct threads *threads, uint64_t number)
 	return 0;
 }
 
-/* One number, or several that are packed into a field. */
+/* One id, or several packed into a field. */
 static int add_threads(struct threads *threads, const struct gcr_protobuf_field *field)
 {
 	const uint8_t *at = field->content, *end = at + field->content_bytes;
@@ -100,7 +100,10 @@ static int add_threads(struct threads *threads, const struct gcr_protobuf_field 
 	return result;
 }
 
-/* The first of its threads has the process's own number, and may not be listed. */
+/*
+ * Adds the threads of a process without a parent in the tree. The main thread has the process's own
+ * id, and may be missing in the list.
+ */
 static int add_process(struct threads *threads, const uint8_t *message, const uint8_t *end)
 {
 	size_t before = threads->count;
@@ -155,14 +158,14 @@ int gcr_parent_death_threads(const uint8_t *image, size_t bytes, pid_t **ret_thr
 
 /* ---- a thread ---- */
 
-/* No length around it changes: a zero may take as many bytes as the number did. */
+/* Writes a zero of the same length as the number, so that no enclosing length changes. */
 static void set_zero(uint8_t *varint, size_t bytes)
 {
 	memset(varint, 0x80, bytes - 1);
 	varint[bytes - 1] = 0;
 }
 
-/* A thread_core_entry. */
+/* Clears the signal in a thread_core_entry. */
 static int clear_thread(uint8_t *image, const uint8_t *message, const uint8_t *end, bool *ret_had)
 {
 	struct gcr_protobuf_field field;
@@ -205,7 +208,7 @@ int gcr_parent_death_clear(uint8_t *image, size_t bytes, bool *ret_had)
 	return result;
 }
 
-/* ---- all of them ---- */
+/* ---- all images ---- */
 
 static int fail(struct gcr_error *error, int result, const char *name)
 {
@@ -222,7 +225,7 @@ static int read_image(int images_fd, const char *name, void **ret_bytes, size_t 
 
 	if (result >= 0 || result == -ENOMEM)
 		return result;
-	/* A missing image is as bad as a damaged one: the caller gets -EIO for both. */
+	/* The caller gets -EIO for a missing image as for a damaged one. */
 	gcr_error_prefix(error, "CRIU's %s", name);
 	error->number = EIO;
 	return -EIO;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Messages in the encoding of protocol buffers (protobuf.dev/programming-guides/encoding), read
- * field by field: CRIU's images consist of them. Nothing is allocated, and nothing beyond the end
- * that is given is looked at.
+ * A reader for the encoding of protocol buffers (protobuf.dev/programming-guides/encoding), field
+ * by field: CRIU's images consist of such messages. Nothing is allocated, and nothing beyond the
+ * given end is read.
  */
 #ifndef GCR_CRIU_GLUE_PROTOBUF_H
 #define GCR_CRIU_GLUE_PROTOBUF_H
@@ -21,18 +21,24 @@ enum gcr_protobuf_wire {
 struct gcr_protobuf_field {
 	unsigned int number;
 	enum gcr_protobuf_wire wire;
-	uint64_t value;	      /* of a varint; else 0 */
-	const uint8_t *start; /* the whole of it, key and all */
+	uint64_t value;	      /* a varint's value; else 0 */
+	const uint8_t *start; /* the whole field, including its key */
 	size_t bytes;
-	const uint8_t
-		*content; /* of it without its key, and without the length of GCR_PROTOBUF_BYTES */
+	/* The field without its key, and without the length of GCR_PROTOBUF_BYTES. */
+	const uint8_t *content;
 	size_t content_bytes;
 };
 
-/* *@at is moved behind it. False: it does not end before @end, or has more than 64 bits. */
+/*
+ * Reads a varint and moves *@at behind it. False: the varint does not end before @end, or has more
+ * than 64 bits.
+ */
 bool gcr_protobuf_varint(const uint8_t **at, const uint8_t *end, uint64_t *ret_value);
 
-/* The next field of a message; *@at, before @end, is moved behind it. False: it is damaged. */
+/*
+ * Reads the next field of a message and moves *@at, which is before @end, behind it. False: the
+ * message is damaged.
+ */
 bool gcr_protobuf_next(const uint8_t **at, const uint8_t *end, struct gcr_protobuf_field *field);
 
 #endif

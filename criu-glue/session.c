@@ -25,7 +25,7 @@
 #define PSTREE_MAGIC	0x50273030u
 #define TYPE_EXTERNAL	5u /* EXT_TTY */
 
-/* Numbers of the fields of pstree_entry, and of tty_info_entry. */
+/* Field numbers of pstree_entry, and of tty_info_entry. */
 enum {
 	FIELD_TREE_PGID = 3,
 	FIELD_TREE_SID = 4,
@@ -38,13 +38,13 @@ enum {
 	FIELD_WINSIZE = 11,
 };
 
-/* What goes out. */
+/* The new image. */
 struct output {
 	uint8_t *bytes;
 	size_t used, room;
 };
 
-/* The processes, and where their root was. */
+/* The processes, and the session and group of their root. */
 struct tree {
 	const pid_t *pids;
 	size_t count;
@@ -78,7 +78,7 @@ static bool get_terminal(const uint8_t *at, const uint8_t *end, struct terminal 
 static void put(struct output *output, const void *bytes, size_t count)
 {
 	if (count > output->room - output->used)
-		return; /* never: there is room for all of it */
+		return; /* cannot happen: the output has room for everything */
 	memcpy(output->bytes + output->used, bytes, count);
 	output->used += count;
 }
@@ -99,7 +99,9 @@ static void put_number(struct output *output, unsigned int field, uint64_t value
 	put_varint(output, value);
 }
 
-/* A termios_entry: c_iflag, c_oflag, c_cflag, c_lflag, c_line and two speeds, and the keys. */
+/*
+ * Writes a termios_entry: c_iflag, c_oflag, c_cflag, c_lflag, c_line and two speeds, and the keys.
+ */
 static void put_termios(struct output *output, unsigned int field, const uint32_t flags[4],
 			const uint8_t keys[19])
 {
@@ -115,7 +117,10 @@ static void put_termios(struct output *output, unsigned int field, const uint32_
 	put(output, bytes, inner.used);
 }
 
-/* Those of tty_std_termios and INIT_C_CC (include/asm-generic/termios.h): CRIU wants 19 keys. */
+/*
+ * Writes the settings of a new pseudo-terminal: tty_std_termios without HUPCL, and INIT_C_CC
+ * (include/asm-generic/termios.h). CRIU expects 19 keys.
+ */
 static void put_settings(struct output *output)
 {
 	static const uint32_t flags[4] = {0x500, 0x5, 0xbf, 0x8a3b};
@@ -135,7 +140,7 @@ static void put_settings(struct output *output)
 	put(output, bytes, size.used);
 }
 
-#define SETTINGS_BYTES_MAX 320u /* of put_settings(), and of two numbers that have grown */
+#define SETTINGS_BYTES_MAX 320u /* output of put_settings(), and growth of two numbers */
 
 static bool has_leader(const struct tree *tree, uint64_t sid)
 {
@@ -153,7 +158,10 @@ static bool has_group(const struct tree *tree, uint64_t pgrp)
 	return false;
 }
 
-/* Copies a message, but for what is to change. False: it is damaged. */
+/*
+ * Copies a tty_info_entry with the changes of gcr_criu_leave_session(). False: the message is
+ * damaged.
+ */
 static bool put_terminal(struct output *output, const uint8_t *at, const uint8_t *end,
 			 const struct tree *tree)
 {
@@ -184,7 +192,7 @@ static bool put_terminal(struct output *output, const uint8_t *at, const uint8_t
 	return true;
 }
 
-/* The same of a process: where the root was, the root leads now. */
+/* Likewise for a process: the root's old session and group become those that the root leads. */
 static bool put_process(struct output *output, const uint8_t *at, const uint8_t *end,
 			const struct tree *tree)
 {
@@ -205,7 +213,7 @@ static bool put_process(struct output *output, const uint8_t *at, const uint8_t 
 typedef bool put_message(struct output *output, const uint8_t *at, const uint8_t *end,
 			 const struct tree *tree);
 
-/* All messages of an image. False: it is damaged. */
+/* Copies all messages of an image. False: the image is damaged. */
 static bool put_all(struct output *output, const uint8_t *at, const uint8_t *end,
 		    const struct tree *tree, put_message *put_one)
 {
@@ -245,7 +253,7 @@ static int rewrite(int images_fd, const char *name, uint32_t kind, const struct 
 		return result;
 	if (size < sizeof(magic) || memcmp(bytes, magic, sizeof(magic)) != 0)
 		return gcr_error_set(error, EIO, "CRIU's %s is of a kind that is not known", name);
-	/* A message takes no less than 8 bytes. */
+	/* A message takes at least 8 bytes. */
 	output.room = size + (size / 8 + 1) * SETTINGS_BYTES_MAX;
 	output.bytes = written = malloc(output.room);
 	if (!written)

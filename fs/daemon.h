@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The daemon as a whole: what every part of fs/ can reach, who owns it, and the order of locks.
+ * The daemon as a whole: the state that every part of fs/ can reach, its owners, and the lock
+ * order.
  *
  * Lock order: process table, then operation, then process, then one leaf (event log, GPU table,
  * store, waiter list). No lock is held across a FUSE reply, a FUSE notification, a wait, a message
@@ -35,7 +36,7 @@ struct gcr_scan;
 struct gcr_store;
 struct gcr_waiters;
 
-/* What the command line says; see gpucrfs(8). Strings live as long as the daemon. */
+/* The command line's options; see gpucrfs(8). Strings live as long as the daemon. */
 struct gcr_options {
 	char *mountpoint; /* absolute */
 	int foreground;
@@ -45,44 +46,49 @@ struct gcr_options {
 	unsigned int worker_idle; /* -o worker_idle=SEC */
 	char *store_size;	  /* -o store_size=SIZE, as written; NULL: not given */
 	char *pool;		  /* -o pool=SIZE, likewise */
-	uint64_t store_bytes;	  /* what they mean */
+	uint64_t store_bytes;	  /* store_size and pool in bytes */
 	uint64_t pool_bytes;
 	char *keep; /* -o keep=SIZE, likewise */
 	uint64_t keep_bytes;
-	unsigned int pack_after;	 /* -o pack_after=SEC; 0: nothing is packed by itself */
-	char *spill;			 /* -o spill=DIR: absolute; NULL: nothing goes to a disk */
-	char *spill_size;		 /* -o spill_size=SIZE, as written; NULL: not given */
-	uint64_t spill_bytes;		 /* what it means; 0: no limit */
-	unsigned int spill_percent;	 /* of the disk, if it says so; else 0 */
-	unsigned int user_spill_percent; /* of these, for one user; 0: user_limits says it */
-	char *criu;			 /* -o criu=PATH: the program; NULL: it is looked for */
-	int allow_swap;			 /* -o allow_swap */
+	unsigned int pack_after; /* -o pack_after=SEC; 0: no automatic packing */
+	/* -o spill=DIR: absolute; NULL: no segments go to a disk. */
+	char *spill;
+	char *spill_size;	    /* -o spill_size=SIZE, as written; NULL: not given */
+	uint64_t spill_bytes;	    /* spill_size in bytes; 0: no limit */
+	unsigned int spill_percent; /* percentage of the disk, if spill_size is one; else 0 */
+	/* one user's percentage of the room on the disk; 0: user_limits decides */
+	unsigned int user_spill_percent;
+	/* -o criu=PATH: the program; NULL: the daemon searches for criu. */
+	char *criu;
+	int allow_swap;				/* -o allow_swap */
 	char *user_most[GCR_QUOTA_KINDS_COUNT]; /* -o user_KIND=, as written; NULL: not given */
 	char *user_timeout;			/* -o user_timeout=SEC, likewise */
 	char *user_subuids;			/* -o user_subuids=FILE */
-	struct gcr_quota_limits user_limits;	/* what they mean */
+	struct gcr_quota_limits user_limits;	/* user_most and user_timeout, parsed */
 	int no_passthrough;			/* -o nopassthrough */
 };
 
-/* The GPUs of one vendor, as the daemon has them. Fixed once it serves. */
+/* One vendor of GPUs. Does not change once the daemon serves requests. */
 struct gcr_vendor {
 	const struct gcr_backend *backend;
-	unsigned int index; /* in the daemon's table, and in gcr_backends */
-	/* How links of descriptors of GPU memory begin; the list ends with NULL. */
+	unsigned int index; /* in the daemon's table and in gcr_backends */
+	/* Prefixes of the /proc/PID/fd links of GPU memory descriptors; the list ends with NULL. */
 	char *memory_links[GCR_MEMORY_LINKS_MAX + 1];
-	char *memory_device; /* how paths of device files begin that it maps memory of, or NULL */
+	/* Path prefix of the device files whose mappings are GPU memory, or NULL. */
+	char *memory_device;
 	struct gcr_helpers *helpers;
-	bool is_here; /* it has GPUs on this machine */
+	bool is_here; /* this machine has GPUs of the vendor */
 };
 
 struct gcr_daemon {
 	struct gcr_options options;
 	struct gcr_vendor vendors[GCR_BACKENDS_COUNT]; /* in the order of gcr_backends */
-	char *device_directory;		 /* "/dev", or the simulator's state directory */
-	const char *simulator_libraries; /* where its drivers are; NULL without -o sim */
-	int runtime_fd;			 /* the runtime directory: records, socket, lock */
-	uid_t only_uid;			 /* the one user we serve, (uid_t)-1 when running as root */
-	int64_t max_request_usec;	 /* the kernel's limit on one FUSE request, 0 for none */
+	char *device_directory; /* "/dev", or the simulator's state directory */
+	/* Directory of the simulated drivers; NULL without -o sim. */
+	const char *simulator_libraries;
+	int runtime_fd;		  /* the runtime directory: records, socket, lock */
+	uid_t only_uid;		  /* the only user served; (uid_t)-1 when running as root */
+	int64_t max_request_usec; /* the kernel's limit on one FUSE request, 0 for none */
 
 	struct gcr_event_log *events;
 	struct gcr_refusals *refusals;
@@ -103,7 +109,7 @@ struct gcr_daemon {
 	struct fuse_session *session;
 
 	atomic_bool recovered; /* the records of earlier daemons have been read */
-	atomic_bool stopping;  /* no new verbs: the daemon is going */
+	atomic_bool stopping;  /* no new verbs: the daemon is shutting down */
 };
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The daemon: putting its parts together in order, and taking them apart. Threads start only after
- * it has gone to the background.
+ * The daemon's main program: starts its parts in order, and stops them in reverse. Threads start
+ * only after the daemon has gone to the background.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -58,10 +58,10 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* What recovery at start may hold up the mount; it goes on behind it. */
+/* How long recovery may delay the mount at start; after that it continues in the background. */
 #define RECOVERY_WAIT_USEC (10 * GCR_USEC_PER_SEC)
 
-/* How often requests are looked at where nobody has to be told that all is well. */
+/* The check interval of the watchdog where systemd does not set one. */
 #define WATCH_USEC (30 * GCR_USEC_PER_SEC)
 
 #define MALLOC_ARENAS	  4
@@ -70,7 +70,7 @@
 #define LOCK_ATTEMPTS	25
 #define LOCK_RETRY_MSEC 20
 
-/* The parent of a daemon that goes to the background hears through this pipe how it went. */
+/* The daemon reports its start to the waiting parent through this pipe. */
 static int ready_fd = -1;
 
 static int fail(const struct gcr_error *error)
@@ -79,7 +79,7 @@ static int fail(const struct gcr_error *error)
 	return EXIT_FAILURE;
 }
 
-/* fs.fuse.max_request_timeout (Linux 6.14): requests that take longer abort the whole mount. */
+/* fs.fuse.max_request_timeout (Linux 6.14): a request that takes longer aborts the whole mount. */
 static int64_t read_max_request(void)
 {
 	_cleanup_fclose_ FILE *file = fopen("/proc/sys/fs/fuse/max_request_timeout", "re");
@@ -94,8 +94,8 @@ static int64_t read_max_request(void)
 }
 
 /*
- * A daemon that was killed as it started a helper leaves the lock to that process, until it has
- * become the helper: a moment.
+ * Takes the lock of the runtime directory. If a daemon was killed while it started a helper, the
+ * child holds the lock until it executes the helper: retry for a moment.
  */
 static int take_lock(int fd)
 {
@@ -114,7 +114,9 @@ static int open_runtime_directory(struct gcr_daemon *daemon, struct gcr_error *e
 	_cleanup_close_ int lock_fd = -1;
 	struct stat stat;
 
-	/* Others may connect to the socket in root's; nobody else may write there. */
+	/*
+	 * Other users may connect to the socket in root's directory, but only root may write there.
+	 */
 	if (mkdir(path, daemon->only_uid == (uid_t)-1 ? 0755 : 0700) < 0 && errno != EEXIST)
 		return gcr_error_set(error, errno, "cannot make %s: %s", path, strerror(errno));
 	fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -138,7 +140,7 @@ static int open_runtime_directory(struct gcr_daemon *daemon, struct gcr_error *e
 	return 0;
 }
 
-/* Where the device files are, and the simulator's own directory made for the helpers to find. */
+/* Sets the directory of the device files, and exports the simulator's directory to the helpers. */
 static int set_device_directory(struct gcr_daemon *daemon, struct gcr_error *error)
 {
 	const char *state = daemon->options.simulator_state;
@@ -180,7 +182,7 @@ static void pass_done(const struct gcr_scan_holder *holders, size_t count, void 
 	gcr_processes_update(daemon->processes, holders, count);
 }
 
-/* Every vendor's, also that of one that is not here: then nothing is asked of it. */
+/* Creates the helpers of every vendor; those of an absent vendor stay unused. */
 static int create_helpers(struct gcr_daemon *daemon)
 {
 	struct gcr_helpers_config config = {
@@ -214,7 +216,7 @@ static int create_helpers(struct gcr_daemon *daemon)
 	return result;
 }
 
-/* All that can be wrong with a machine without a usable GPU. */
+/* Sets an error that lists the possible reasons for a machine without a usable GPU. */
 static int fail_without_device(struct gcr_error *error)
 {
 	char words[GCR_ERROR_WORDS_MAX] = "";
@@ -273,7 +275,7 @@ static uid_t owner_of(uid_t uid, void *data)
 	return gcr_quota_owner(daemon->quota, uid);
 }
 
-/* The descriptor limit has been raised by now. No thread is in a look yet. */
+/* After raise_descriptor_limit(), and before any thread looks at processes. */
 static int create_quota(struct gcr_daemon *daemon)
 {
 	const char *subuids = daemon->options.user_subuids;
@@ -294,7 +296,7 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 {
 	int result;
 
-	/* Before any other process is looked at. */
+	/* Before any process is looked at. */
 	result = gcr_looker_start(from_environment("GPUCR_HELPER_DIR", GCR_HELPER_DIRECTORY),
 				  daemon->options.foreground, error);
 	if (result < 0)
@@ -337,14 +339,14 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 				     strerror(-result));
 	gcr_operations_create(daemon);
 
-	/* What is stopped can do nothing for its recovery. */
+	/* Stopped processes cannot take part in their recovery: they continue first. */
 	gcr_dump_recover(daemon);
 
-	/* Before a record is taken for that of a process which goes on. */
+	/* Before the records are read: the trees that this ends may have records. */
 	gcr_restores_recover(daemon);
 	gcr_criu_sweep(daemon);
 
-	/* Before the first library can be there: which vendor's is asked is known by then. */
+	/* Before a library can connect: afterwards the vendor of each recorded process is known. */
 	result = gcr_recover_list(daemon);
 	if (result < 0)
 		return gcr_error_set(error, -result, "the records cannot be read: %s",
@@ -359,7 +361,7 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	if (result < 0)
 		return result;
 
-	/* Likewise: it is told of libraries. */
+	/* Before the registry: the sampler is notified of libraries. */
 	result = gcr_sampler_create(daemon, &daemon->sampler);
 	if (result < 0)
 		return gcr_error_set(error, -result, "cannot start: %s", strerror(-result));
@@ -367,7 +369,10 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	if (result < 0)
 		return result;
 
-	/* Before the first pass: to the scan a frozen process is one that has let go of the GPU. */
+	/*
+	 * Before the first pass: the scan would remove a frozen process as one that released the
+	 * GPU.
+	 */
 	result = gcr_recover(daemon);
 	if (result < 0)
 		return gcr_error_set(error, -result, "the records cannot be read: %s",
@@ -380,17 +385,17 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	result = start_scan(daemon, error);
 	if (result < 0)
 		return result;
-	/* Which asks the scan who uses a GPU. */
+	/* After the scan has started: this call asks the scan which processes use a GPU. */
 	gcr_restores_recover_thawed(daemon);
 	return 0;
 }
 
-/* In reverse; each part is told only to parts that are still there. */
+/* In reverse order; each part notifies only parts that still exist. */
 static void stop_parts(struct gcr_daemon *daemon)
 {
-	/* Texts tell of all that follows. Opens that wait for figures are answered later on. */
+	/* The texts show all parts below. Opens that wait for figures are answered later. */
 	gcr_render_turns_stop(daemon->render_turns);
-	/* None are left after a regular end; at a failed start recovery may be under way. */
+	/* None are left after a regular end; after a failed start recovery may be under way. */
 	gcr_restores_stop(daemon);
 	gcr_operations_stop(daemon);
 	gcr_pack_after_destroy(daemon->pack_after);
@@ -425,8 +430,8 @@ static void stop_parts(struct gcr_daemon *daemon)
 }
 
 /*
- * Nobody here asks the mount itself whether it answers: a daemon that is killed while it waits for
- * itself never ends.
+ * Logs and reports readiness. Nothing in the daemon tests the mount by a request: a daemon killed
+ * while it waits for its own answer would never end.
  */
 static void tell_ready(struct gcr_daemon *daemon)
 {
@@ -467,7 +472,7 @@ static int start_watchdog(struct gcr_watchdog **ret_watchdog)
 #if HAVE_SYSTEMD
 	uint64_t usec;
 
-	/* Three times in its time: one may come late on a busy machine. */
+	/* Three times per interval: one notification may be late on a busy machine. */
 	if (sd_watchdog_enabled(0, &usec) > 0) {
 		config.well = tell_well;
 		if (usec / 3 < WATCH_USEC)
@@ -500,7 +505,7 @@ static void *wait_for_signals(void *data)
 	return NULL;
 }
 
-/* Ends of children are waited for, whatever has been ignored where we were started. */
+/* Makes waitpid() work even if our parent process had SIGCHLD ignored. */
 static void notice_children(void)
 {
 	signal(SIGCHLD, SIG_DFL);
@@ -518,7 +523,9 @@ static void block_signals(void)
 	signal(SIGPIPE, SIG_IGN);
 }
 
-/* Where whoever started us has closed them, they would be files of ours, and helpers' stderr one.
+/*
+ * Opens descriptors 0 to 2 if they were closed at our start: otherwise our own files would get
+ * these numbers, and the helpers' stderr would be such a file.
  */
 static void have_standard_descriptors(void)
 {
@@ -531,7 +538,7 @@ static void have_standard_descriptors(void)
 		close(fd);
 }
 
-/* A pidfd, an event reader or a task costs a descriptor: take all we may have. */
+/* Raises the descriptor limit to the maximum: each pidfd, event reader and task needs one. */
 static void raise_descriptor_limit(void)
 {
 	struct rlimit limit;
@@ -573,10 +580,10 @@ static int serve(struct gcr_daemon *daemon)
 		result = pthread_create(&signals, NULL, wait_for_signals, daemon);
 	if (!result) {
 		result = gcr_session_run(daemon);
-		/* Nobody is to wait for a mount that is not served. */
+		/* No process may wait for a mount that is no longer served. */
 		if (result < 0)
 			gcr_session_unmount(daemon);
-		/* It also ends when somebody unmounts: then the signal thread is woken to stop. */
+		/* The session also ends by an unmount: the signal stops the signal thread then. */
 		pthread_kill(signals, SIGTERM);
 		pthread_join(signals, NULL);
 	}
@@ -586,7 +593,7 @@ static int serve(struct gcr_daemon *daemon)
 	return result ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-/* The parent waits until the mount answers and exits with the daemon's word. */
+/* The parent waits until the mount is ready, and exits with the daemon's status. */
 static int go_to_background(void)
 {
 	int pipe_fds[2];
@@ -613,8 +620,9 @@ static int go_to_background(void)
 }
 
 /*
- * Many threads live for one verb each, and glibc would keep what each of them has had at most, in
- * arenas by the number of CPUs: what is large is given back at once, and there are few of these.
+ * Limits memory that glibc keeps. Many threads live for one verb each, and glibc would keep each
+ * one's peak in arenas, whose number depends on the CPUs: so there are few arenas, and large blocks
+ * are returned at once.
  */
 static void keep_little_memory(void)
 {

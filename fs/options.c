@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Parsing with libfuse's option parser, and making sure the mountpoint can be mounted on. */
+/* Parses the command line with libfuse's option parser, and checks the mountpoint. */
 #define FUSE_USE_VERSION 314
 #include "fs/options.h"
 
@@ -21,8 +21,8 @@
 #include "lib/clock.h"
 
 /*
- * The store takes memory only for what is held, and each freeze looks at what the machine has left:
- * so the limit is rather large than small.
+ * The store takes memory only for held data, and each freeze checks the machine's free memory: so
+ * the default is high.
  */
 #define STORE_SIZE_DEFAULT "80%"
 #define STORE_UNIT_BYTES   (UINT64_C(2) << 20)
@@ -140,7 +140,7 @@ static int process_argument(void *data, const char *argument, int key, struct fu
 	}
 }
 
-/* Is something mounted exactly here? Its type, for the caller to free; NULL if not. */
+/* The type of the filesystem mounted exactly at @path, for the caller to free; NULL: none. */
 static char *mounted_type(const char *path)
 {
 	FILE *mounts = setmntent("/proc/self/mounts", "re");
@@ -159,7 +159,7 @@ static char *mounted_type(const char *path)
 	return type;
 }
 
-/* Absolute, without touching the last component: a stale mount cannot be resolved through. */
+/* Makes a path absolute without resolving the last component, which fails for a stale mount. */
 static char *absolute_path(const char *path)
 {
 	_cleanup_free_ char *copy = strdup(path);
@@ -188,7 +188,7 @@ static int unmount_stale(const char *path)
 
 	if (!umount2(path, MNT_DETACH))
 		return 0;
-	/* An ordinary user needs the helper of libfuse. */
+	/* An ordinary user needs libfuse's helper. */
 	pid = fork();
 	if (!pid) {
 		execlp("fusermount3", "fusermount3", "-u", "-z", path, (char *)NULL);
@@ -199,7 +199,10 @@ static int unmount_stale(const char *path)
 	return 0;
 }
 
-/* With @is_ours it is mounted over what is there, which a daemon has to come back to. */
+/*
+ * Checks that the mountpoint is empty. With @is_ours, a daemon is expected to mount there again:
+ * then files that are in the way are only reported, and the mount hides them.
+ */
 static int check_empty(const char *path, bool is_ours)
 {
 	_cleanup_closedir_ DIR *dir = opendir(path);
@@ -225,8 +228,8 @@ static int check_empty(const char *path, bool is_ours)
 }
 
 /*
- * Does nobody serve the mount any more? ECONNABORTED: the last descriptor of it was closed while we
- * asked; a daemon that is killed as it starts a helper leaves one behind for a moment.
+ * Has the mount no daemon any more? ECONNABORTED: its last descriptor was closed during the stat();
+ * a daemon that is killed while it starts a helper leaves such a descriptor for a moment.
  */
 static bool is_dead(const char *path)
 {
@@ -267,7 +270,7 @@ static int check_mountpoint(struct gcr_options *options)
 			   was_ours || gcr_mountpoint_is_awaited(options->runtime_directory));
 }
 
-/* A daemon in the background works in /, so no path may be relative. */
+/* A daemon in the background has / as its directory, so relative paths must be resolved. */
 static int make_absolute(char **path)
 {
 	char *absolute = *path ? absolute_path(*path) : NULL;
@@ -299,8 +302,8 @@ static int set_runtime_directory(struct gcr_options *options)
 }
 
 /*
- * Bytes, with a suffix K, M, G or T for powers of 1024, or a percentage of @whole; down to a whole
- * number of huge pages.
+ * Parses bytes, with a suffix K, M, G or T for powers of 1024, or a percentage of @whole; rounds
+ * down to whole huge pages.
  */
 static int parse_size_of(const char *name, const char *text, uint64_t whole, uint64_t *ret_bytes)
 {
@@ -334,7 +337,7 @@ bad:
 	return -EINVAL;
 }
 
-/* A percentage is of the machine's memory. */
+/* A percentage refers to the machine's memory. */
 static int parse_size(const char *name, const char *text, uint64_t *ret_bytes)
 {
 	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -377,7 +380,7 @@ static int parse_count(const char *name, const char *text, uint64_t *ret_count)
 	return -EINVAL;
 }
 
-/* A percentage is of what the disk has room for, which is asked for as long as the daemon runs. */
+/* A percentage refers to the room on the disk, which the running daemon determines at each use. */
 static void set_user_spill(struct gcr_options *options, const char *text)
 {
 	unsigned int percent = strchr(text, '%') ? (unsigned int)strtoul(text, NULL, 10) : 0;
@@ -387,7 +390,7 @@ static void set_user_spill(struct gcr_options *options, const char *text)
 		options->user_limits.most[GCR_QUOTA_SPILL] = 0;
 }
 
-/* What one user may have. 0 is no limit; a share of the store is never rounded down to that. */
+/* Sets the limits of one user. 0: no limit; a small share of the store is not rounded down to 0. */
 static int set_user_limits(struct gcr_options *options)
 {
 	static const char *const defaults[GCR_QUOTA_KINDS_COUNT] = {
@@ -422,7 +425,7 @@ static int set_user_limits(struct gcr_options *options)
 	return 0;
 }
 
-/* A percentage is of the disk's size, which is known when it is opened. */
+/* A percentage refers to the size of the disk, which is determined when the disk is opened. */
 static int set_spill(struct gcr_options *options)
 {
 	const char *of_user = options->user_most[GCR_QUOTA_SPILL];
@@ -446,7 +449,7 @@ static int set_spill(struct gcr_options *options)
 	return -EINVAL;
 }
 
-/* Whatever there is of it: without its disk the daemon may start all the same. */
+/* The directory need not exist: the daemon may start without the disk. */
 static int make_spill_absolute(struct gcr_options *options)
 {
 	_cleanup_free_ char *directory = NULL;
@@ -465,8 +468,9 @@ static int make_spill_absolute(struct gcr_options *options)
 }
 
 /*
- * What is written to a mount of ours would come back to us. It is looked for by what it is, too: it
- * may have other paths. One that cannot be reached is refused, or not, where it is opened.
+ * Rejects a directory within our mount, whose writes would come back to us. The check compares
+ * inodes, since the mountpoint may have several paths. A directory that cannot be reached now is
+ * checked when it is opened.
  */
 static int check_spill(const struct gcr_options *options)
 {

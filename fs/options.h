@@ -10,14 +10,18 @@
 #define GCR_WORKER_IDLE_DEFAULT_SEC 60
 
 /*
- * Fill @options. 0, or -errno with one line on stderr. Help and version are printed and end it.
- * The mountpoint must be an empty directory on which nothing is mounted; a mount of ours that a
- * crash left behind is taken away first.
+ * Parses the command line into @options. Returns 0, or -errno after printing one line to stderr.
+ * --help and --version print their text and exit the process. The mountpoint must be an empty
+ * directory on which nothing is mounted; a mount that a crashed daemon left behind is removed
+ * first.
  */
 int gcr_options_parse(int argc, char **argv, struct gcr_options *options);
 void gcr_options_finish(struct gcr_options *options);
 
-/* Every -o option with its value's name ("SEC", NULL for none): for help and the manual's test. */
+/*
+ * Every -o option with the name of its value ("SEC"; NULL: none), for the help text and the
+ * manual's test.
+ */
 struct gcr_option_words {
 	const char *name;
 	const char *value;

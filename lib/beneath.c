@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Opening, reading and replacing files in a directory (see beneath.h). What is written is on a
- * memory file system, or a copy of what is: no fsync.
+ * Opening, reading and replacing files in a directory (see beneath.h). Files are written on a
+ * memory file system, or are copies of such files: so there is no fsync.
  */
 #include "lib/beneath.h"
 
@@ -29,7 +29,7 @@ static bool is_one_name(const char *name)
 
 int gcr_beneath_open(int directory_fd, const char *name, int flags)
 {
-	/* O_NONBLOCK: a named pipe would wait for its other end. */
+	/* O_NONBLOCK: opening a named pipe would wait for its other end. */
 	struct open_how how = {
 		.flags = (uint64_t)(flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW),
 		.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS,
@@ -39,14 +39,16 @@ int gcr_beneath_open(int directory_fd, const char *name, int flags)
 	if (!is_one_name(name))
 		return -EINVAL;
 	fd = (int)syscall(SYS_openat2, directory_fd, name, &how, sizeof(how));
-	/* Kernels before 5.6, and filters of system calls that do not know it (which say EPERM):
-	 * for a single name this is the same. */
+	/*
+	 * openat2(2) is missing before Linux 5.6, and filters of system calls that do not know it
+	 * return EPERM: for a single name openat(2) is equivalent.
+	 */
 	if (fd < 0 && (errno == ENOSYS || errno == EPERM))
 		fd = openat(directory_fd, name, (int)how.flags);
 	return fd < 0 ? -errno : fd;
 }
 
-/* Name by name, where there is no openat2(2). */
+/* Opens a path name by name, if openat2(2) is not available. */
 static int walk(int directory_fd, const char *path, int flags)
 {
 	_cleanup_close_ int fd = openat(directory_fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -81,7 +83,7 @@ int gcr_beneath_open_path(int directory_fd, const char *path, int flags)
 	};
 	int fd;
 
-	if (!(flags & O_PATH)) /* which knows none of these */
+	if (!(flags & O_PATH)) /* O_PATH excludes these flags */
 		how.flags |= O_NOCTTY | O_NONBLOCK;
 	fd = (int)syscall(SYS_openat2, directory_fd, path, &how, sizeof(how));
 	if (fd < 0 && (errno == ENOSYS || errno == EPERM))
@@ -136,7 +138,7 @@ int gcr_beneath_read(int directory_fd, const char *name, size_t bytes_max, void 
 			return gcr_error_set(error, errno, "it cannot be read: %s",
 					     strerror(errno));
 		if (!got)
-			break; /* it has become shorter: that is what there is */
+			break; /* the file has been truncated: return the bytes that exist */
 		used += (size_t)got;
 	}
 	bytes[used] = '\0';
@@ -170,7 +172,7 @@ int gcr_beneath_replace(int directory_fd, const char *name, const struct iovec *
 	if (!is_one_name(name) || strlen(name) + sizeof("..new") > sizeof(temporary))
 		return gcr_error_set(error, EINVAL, "%s is no name of a file", name);
 	snprintf(temporary, sizeof(temporary), ".%s.new", name);
-	/* left by somebody who ended here */
+	/* left by a writer that ended before the rename */
 	if (unlinkat(directory_fd, temporary, 0) < 0 && errno != ENOENT)
 		result = -errno;
 	if (!result) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Files in a directory that may be anybody's: opened by one name, never through a symbolic link,
- * never waiting for a peer, and replaced whole.
+ * Files in a directory that any user may be able to change: a file is opened by a single name,
+ * without following a symbolic link and without waiting for a peer (FIFO, device), and is replaced
+ * as a whole.
  */
 #ifndef GCR_BENEATH_H
 #define GCR_BENEATH_H
@@ -12,31 +13,34 @@
 #include "lib/error.h"
 
 /*
- * A descriptor of the file or directory @name in @directory_fd, close-on-exec, opened with @flags
- * (none of which makes it). -ELOOP: it is a symbolic link; else -errno.
+ * Opens the file or directory @name in @directory_fd with @flags (which must not create it).
+ * Returns a close-on-exec descriptor. -ELOOP: @name is a symbolic link; else -errno.
  */
 int gcr_beneath_open(int directory_fd, const char *name, int flags);
 
 /*
- * The same for a path of several names, none of them "." or "..", and without leaving the file
- * system of @directory_fd; "." is the directory itself.
+ * As gcr_beneath_open(), for a path of several names, none of them "." or "..". The path may not
+ * leave the file system of @directory_fd; "." is @directory_fd itself.
  */
 int gcr_beneath_open_path(int directory_fd, const char *path, int flags);
 
-/* The same for reading, and it is a regular file: else -EPROTO. With words. */
+/*
+ * As gcr_beneath_open(), for reading. -EPROTO: @name is not a regular file. Errors come with a
+ * message.
+ */
 int gcr_beneath_open_file(int directory_fd, const char *name, struct gcr_error *error);
 
 /*
- * The whole of a regular file of at most @bytes_max, for the caller to free. Errors, with words
- * (without the name): -ENOENT, -ELOOP and -EPROTO (it is something else), -EFBIG, -ENOMEM, or what
- * reading gives.
+ * Reads a whole regular file of at most @bytes_max bytes; the caller frees *ret_bytes. Errors, with
+ * a message that does not contain the name: -ENOENT, -ELOOP, -EPROTO (not a regular file), -EFBIG,
+ * -ENOMEM, or the error of reading.
  */
 int gcr_beneath_read(int directory_fd, const char *name, size_t bytes_max, void **ret_bytes,
 		     size_t *ret_size, struct gcr_error *error);
 
 /*
- * Make @name what @parts are: a temporary file (".NAME.new", mode 0600) first, then a rename, so
- * that nobody sees half of it. Errors, with words.
+ * Replaces the contents of @name by @parts: writes a temporary file (".NAME.new", mode 0600) and
+ * renames it, so that no reader sees an incomplete file. Errors come with a message.
  */
 int gcr_beneath_replace(int directory_fd, const char *name, const struct iovec *parts, size_t count,
 			struct gcr_error *error);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Build ids, in the notes of ELF files (elf(5)). Everything in a file may be wrong. */
+/* Build ids, in the notes of ELF files (elf(5)). The contents of a file are untrusted. */
 #include "lib/build_id.h"
 
 #include <elf.h>
@@ -12,7 +12,7 @@
 #define NOTES_BYTES_MAX 65536u
 #define HEADERS_MAX	256u
 
-/* In the notes of one segment. */
+/* Finds the build id in the notes of one segment. Returns its length, 0: none. */
 static size_t find(const uint8_t *notes, size_t bytes, uint8_t ret_build_id[GCR_BUILD_ID_BYTES])
 {
 	while (bytes >= sizeof(Elf64_Nhdr)) {
@@ -53,7 +53,7 @@ static size_t read_notes(int fd, const Elf64_Phdr *segment,
 	return got > 0 ? find(notes, (size_t)got, ret_build_id) : 0;
 }
 
-/* Programs for other machines than 64-bit ones have no GPU work here. */
+/* Only 64-bit files: other programs have no GPU work here. */
 size_t gcr_build_id_read(int fd, uint8_t ret_build_id[GCR_BUILD_ID_BYTES])
 {
 	Elf64_Ehdr header;

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* The build id: what a linker calls a program or library that it has made. */
+/* The build id: the identifier that a linker writes into a program or library. */
 #ifndef GCR_LIB_BUILD_ID_H
 #define GCR_LIB_BUILD_ID_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define GCR_BUILD_ID_BYTES 20 /* a SHA-1, what linkers make; of a longer one, its beginning */
+/* A SHA-1, the linkers' default; a longer build id is cut to this length. */
+#define GCR_BUILD_ID_BYTES 20
 
 /*
- * Of the open file @fd, which may be anything that pread(2) works on. Returns how many bytes of
- * @ret_build_id are filled in; 0: it is no 64-bit ELF file, has none, or could not be read.
+ * Reads the build id of the open file @fd, which may be anything that pread(2) works on. Returns
+ * the number of bytes of @ret_build_id that are filled in; 0: the file is no 64-bit ELF file, has
+ * no build id, or could not be read.
  */
 size_t gcr_build_id_read(int fd, uint8_t ret_build_id[GCR_BUILD_ID_BYTES]);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Scope-bound resources. Every local that owns something is declared with one of the
- * attributes below and gives its ownership away with TAKE_PTR or TAKE_FD.
+ * Scope-bound resources. Every local variable that owns something is declared with one of the
+ * attributes below and passes its ownership on with TAKE_PTR or TAKE_FD.
  */
 #ifndef GCR_CLEANUP_H
 #define GCR_CLEANUP_H
@@ -48,7 +48,7 @@ static inline void gcr_closedir_cleanup(DIR **dir)
 #define _cleanup_fclose_   _cleanup_(gcr_fclose_cleanup)
 #define _cleanup_closedir_ _cleanup_(gcr_closedir_cleanup)
 
-/* Hand ownership to the caller: the variable is empty afterwards. */
+/* Pass ownership on: the value is returned, and the variable becomes NULL (or -1). */
 #define TAKE_PTR(pointer)                                  \
 	({                                                 \
 		__typeof__(pointer) take_ptr_ = (pointer); \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Time as this project counts it: microseconds, monotonic for durations, real time for people. */
+/* Time in microseconds: monotonic for durations, real time for display. */
 #ifndef GCR_CLOCK_H
 #define GCR_CLOCK_H
 
@@ -23,7 +23,7 @@ static inline int64_t gcr_clock_usec(void)
 	return gcr_clock_read(CLOCK_MONOTONIC);
 }
 
-/* So long from now, for the calls that take a time of the real-time clock. */
+/* The real-time clock's time @usec from now, for calls that take an absolute timeout. */
 static inline struct timespec gcr_clock_after(int64_t usec)
 {
 	int64_t then_usec = gcr_clock_read(CLOCK_REALTIME) + usec;
@@ -34,7 +34,7 @@ static inline struct timespec gcr_clock_after(int64_t usec)
 	};
 }
 
-/* As start times of processes are counted: since boot, in clock ticks. */
+/* The time since boot in clock ticks, the unit of a process's start time. */
 static inline uint64_t gcr_clock_ticks(void)
 {
 	return (uint64_t)gcr_clock_read(CLOCK_BOOTTIME) * (uint64_t)sysconf(_SC_CLK_TCK) /

@@ -3,9 +3,10 @@
  * Rights of helper programs. The capabilities and the system calls were measured on the driver
  * (580.159.04, H200, strace of both helpers over freezes and thaws of both engines, of root's
  * processes and of another user's): the driver's checkpoint of another user's process needs
- * CAP_SYS_PTRACE and CAP_DAC_OVERRIDE in the caller, else it answers CUDA_ERROR_OPERATING_SYSTEM.
- * The lists are wider than what was seen: a later driver may read files, map memory, start threads
- * and wait in other ways, and a call that fails in the middle of a thaw could cost a process.
+ * CAP_SYS_PTRACE and CAP_DAC_OVERRIDE in the caller, else it returns CUDA_ERROR_OPERATING_SYSTEM.
+ * The lists are wider than the calls that were seen: a later driver may read files, map memory,
+ * start threads and wait in other ways, and a call that fails in the middle of a thaw could cost a
+ * process.
  */
 #include "lib/confine.h"
 
@@ -31,7 +32,7 @@
 
 #define CAPABILITY(name) (UINT64_C(1) << (name))
 
-/* Every program: its end, its memory, its signals, its descriptors, threads and clocks. */
+/* Needed by every program: exit, memory, signals, descriptors, threads and clocks. */
 #define CALLS_BASIC                                                                                \
 	"arch_prctl", "brk", "clock_getres", "clock_gettime", "clock_nanosleep", "close",          \
 		"close_range", "dup", "dup2", "dup3", "exit", "exit_group", "fcntl", "fstat",      \
@@ -43,7 +44,7 @@
 		"rt_sigtimedwait", "sched_yield", "sendmsg", "set_robust_list", "set_tid_address", \
 		"sigaltstack", "tgkill", "time", "write", "writev"
 
-/* The driver: its devices, files below /proc and /sys, threads, NUMA nodes, sockets of its own. */
+/* Needed by the driver: its devices, files below /proc and /sys, threads, NUMA nodes, sockets. */
 #define CALLS_DRIVER                                                                               \
 	"accept", "accept4", "access", "bind", "chdir", "chmod", "clone", "clone3", "connect",     \
 		"creat", "epoll_create", "epoll_create1", "epoll_ctl", "epoll_pwait",              \
@@ -96,18 +97,21 @@ static const char *const calls_of_empty[] = {
 static const struct {
 	uint64_t capabilities;
 	const char *const *calls;
-	bool has_sockets; /* local ones, and netlink; never of a network */
+	bool has_sockets; /* unix and netlink sockets; never a network's */
 } roles[] = {
-	/* CAP_KILL tells a process that has ended from another user's; the simulator signals. */
+	/*
+	 * CAP_KILL distinguishes a process that has ended from another user's; the simulator sends
+	 * signals.
+	 */
 	[GCR_CONFINE_CONTROL] = {CAPABILITY(CAP_SYS_PTRACE) | CAPABILITY(CAP_DAC_OVERRIDE) |
 					 CAPABILITY(CAP_KILL),
 				 calls_of_driver, true},
-	/* Files of the store belong to the users whose processes they are of. */
+	/* Files of the store belong to the users of the frozen processes. */
 	[GCR_CONFINE_WORKER] = {CAPABILITY(CAP_DAC_OVERRIDE) | CAPABILITY(CAP_IPC_LOCK),
 				calls_of_driver, true},
 	[GCR_CONFINE_HALT] = {CAPABILITY(CAP_SYS_PTRACE) | CAPABILITY(CAP_KILL), calls_of_halt,
 			      false},
-	/* /proc/PID/fd is its user's to open. */
+	/* Only the process's user may open /proc/PID/fd. */
 	[GCR_CONFINE_LOOK] = {CAPABILITY(CAP_SYS_PTRACE) | CAPABILITY(CAP_DAC_READ_SEARCH),
 			      calls_of_look, false},
 	[GCR_CONFINE_RECEIVE] = {0, calls_of_receive, false},
@@ -115,13 +119,15 @@ static const struct {
 	[GCR_CONFINE_EMPTY] = {0, calls_of_empty, false},
 };
 
-/* The bounding set first: it takes CAP_SETPCAP, which is given up after it. */
+/* Drops the bounding set first: that needs CAP_SETPCAP, which is dropped after it. */
 static int drop_capabilities(uint64_t kept)
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3];
 
-	/* An ordinary user's helper cannot change its bounding set and has nothing to give up. */
+	/*
+	 * EPERM: an ordinary user's helper cannot change its bounding set and has no capabilities.
+	 */
 	for (int number = 0; prctl(PR_CAPBSET_READ, number, 0, 0, 0) >= 0; number++)
 		if (!(kept & CAPABILITY(number)) && prctl(PR_CAPBSET_DROP, number, 0, 0, 0) < 0 &&
 		    errno != EPERM)
@@ -139,7 +145,7 @@ static int drop_capabilities(uint64_t kept)
 }
 
 #if USE_SECCOMP
-/* A call that this libseccomp or this architecture does not have needs no rule. */
+/* Calls that are unknown to this libseccomp or this architecture need no rule. */
 static int allow_calls(scmp_filter_ctx filter, const char *const *calls)
 {
 	for (; *calls; calls++) {
@@ -170,7 +176,7 @@ static int filter_calls(enum gcr_confine_role role)
 
 	if (!filter)
 		return -ENOMEM;
-	/* A tree of comparisons, where this libseccomp can: a driver makes many calls. */
+	/* A tree of comparisons, if this libseccomp can make one: drivers make many calls. */
 	seccomp_attr_set(filter, SCMP_FLTATR_CTL_OPTIMIZE, 2);
 	r = allow_calls(filter, roles[role].calls);
 	if (!r && roles[role].has_sockets)
@@ -178,7 +184,7 @@ static int filter_calls(enum gcr_confine_role role)
 	if (!r)
 		r = seccomp_load(filter);
 	seccomp_release(filter);
-	/* ECANCELED, EINVAL, ENOSYS: this kernel has no filters. */
+	/* ECANCELED, EINVAL, ENOSYS: this kernel does not support filters. */
 	return r == -ECANCELED || r == -EINVAL || r == -ENOSYS ? 0 : r;
 }
 #else

@@ -73,7 +73,7 @@ void gcr_digest_of_zeros(size_t size, struct gcr_digest *ret_digest)
 		gcr_digest_of(zeros, size, ret_digest);
 }
 
-/* A stream is libxxhash's state, under a name of ours. */
+/* A stream is a libxxhash state, cast to a type of our own. */
 struct gcr_digest_stream *gcr_digest_stream_create(void)
 {
 	XXH3_state_t *state = XXH3_createState();
@@ -236,7 +236,7 @@ int gcr_digests_write(int directory_fd, const char *generation, const struct gcr
 	_cleanup_(gcr_digest_stream_destroy_cleanup) struct gcr_digest_stream *stream =
 		gcr_digest_stream_create();
 	uint8_t header[GCR_DIGESTS_HEADER_BYTES];
-	/* The array is not written to. */
+	/* The cast removes const; the array is only read. */
 	struct iovec parts[] = {
 		{.iov_base = header, .iov_len = sizeof(header)},
 		{.iov_base = (void *)(uintptr_t)digests, .iov_len = count * sizeof(*digests)},
@@ -257,7 +257,10 @@ int gcr_digests_write(int directory_fd, const char *generation, const struct gcr
 	return result;
 }
 
-/* It is not as long as it should be: is it another snapshot's? */
+/*
+ * The file has another length than expected: reports -ESTALE if it belongs to another snapshot,
+ * else -EPROTO.
+ */
 static int tell_length(int directory_fd, const char *generation, uint64_t count,
 		       struct gcr_error *error)
 {
@@ -294,7 +297,7 @@ int gcr_digests_read(int directory_fd, const char *generation, uint64_t count,
 		return tell_length(directory_fd, generation, count, error);
 	gcr_digest_of(file, size, &found);
 	if (!gcr_digest_equal(&found, expected)) {
-		/* That files of two snapshots are mixed tells more. */
+		/* -ESTALE is the more precise error: files of two snapshots are mixed. */
 		if (gcr_digests_header_check(file, generation, count, error) == -ESTALE)
 			return -ESTALE;
 		return gcr_error_set(error, EBADMSG,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Digests: XXH3 of 128 bits, seed 0, of chunks of 64 KiB, and the file `digests` that holds those
- * of a snapshot. All of this is done on the host, by libxxhash; no function has a state, any thread
- * may call them.
+ * Digests: XXH3 of 128 bits, seed 0, of chunks of 64 KiB, and the file `digests` that holds the
+ * digests of a snapshot. All digests here are computed on the host, by libxxhash. No function has
+ * global state; all may be called from any thread.
  */
 #ifndef GCR_DIGEST_H
 #define GCR_DIGEST_H
@@ -19,53 +19,60 @@
 #define GCR_DIGEST_TEXT_BYTES 33 /* in hexadecimal, with its NUL */
 #define GCR_GENERATION_BYTES  40 /* a UUID as text, padded with NULs */
 
-/* In its canonical form: big-endian, byte by byte what `xxhsum -H2` prints. */
+/* A digest in its canonical form: big-endian, the byte order that `xxhsum -H2` prints. */
 struct gcr_digest {
 	uint8_t bytes[GCR_DIGEST_BYTES];
 };
 
+/* Digests @size bytes, of any length. */
 void gcr_digest_of(const void *bytes, uint64_t size, struct gcr_digest *ret_digest);
 
 /*
- * A hash for tables in memory (XXH3 of 64 bits). With a secret @seed nobody can choose bytes that
- * have the same one.
+ * A hash for tables in memory (XXH3 of 64 bits). With a secret @seed an attacker cannot choose
+ * bytes with colliding hashes.
  */
 uint64_t gcr_digest_hash(const void *bytes, size_t size, uint64_t seed);
 
-/* How many chunks a file of so many bytes has; the last may be shorter. */
+/* The number of chunks of a file of @bytes; the last chunk may be shorter. */
 static inline uint64_t gcr_digest_count(uint64_t bytes)
 {
 	return bytes / GCR_CHUNK_BYTES + (bytes % GCR_CHUNK_BYTES != 0);
 }
 
-/* Of each chunk of @bytes, which begin with a chunk: gcr_digest_count(@size) of them. */
+/* The digest of a chunk of @size zeros, at most GCR_CHUNK_BYTES; for a whole chunk a constant. */
 void gcr_digest_chunks(const void *bytes, uint64_t size, struct gcr_digest *ret_digests);
 
-/* Of a chunk of so many zeros, at most GCR_CHUNK_BYTES: that of a whole chunk is a constant. */
+/*
+ * The digest of a chunk of @size zeros, at most GCR_CHUNK_BYTES. That of a whole chunk is a
+ * constant.
+ */
 void gcr_digest_of_zeros(size_t size, struct gcr_digest *ret_digest);
 
-/* Of pieces that come one after the other. NULL: no memory. */
+/* A digest of data that is added piece by piece. Create returns NULL if there is no memory. */
 struct gcr_digest_stream;
 struct gcr_digest_stream *gcr_digest_stream_create(void);
 void gcr_digest_stream_add(struct gcr_digest_stream *stream, const void *bytes, size_t size);
-/* Of all that was added; the stream begins anew then. */
+/* Returns the digest of everything added since the last call, and resets the stream. */
 void gcr_digest_stream_end(struct gcr_digest_stream *stream, struct gcr_digest *ret_digest);
 void gcr_digest_stream_destroy(struct gcr_digest_stream *stream);
 GCR_DEFINE_CLEANUP(struct gcr_digest_stream *, gcr_digest_stream_destroy);
 
-/* From the beginning of the file to its end; the file offset stays. @ret_bytes may be NULL. */
+/*
+ * Digests a whole file from its beginning to its end; the file offset does not change. @ret_bytes
+ * may be NULL.
+ */
 int gcr_digest_file(int fd, uint64_t *ret_bytes, struct gcr_digest *ret_digest);
 
-/* -EIO, with words: the @chunk-th chunk of a snapshot's file @name is not what it was. */
+/* Returns -EIO with a message: chunk number @chunk of the snapshot's file @name has changed. */
 int gcr_digest_mismatch(const char *name, uint64_t chunk, struct gcr_error *error);
 
 bool gcr_digest_equal(const struct gcr_digest *left, const struct gcr_digest *right);
-/* Is it that of these bytes? */
+/* Is @digest the digest of these bytes? */
 bool gcr_digest_is_of(const struct gcr_digest *digest, const void *bytes, uint64_t size);
 
-/* 32 lower-case digits. */
+/* Writes the digest as 32 lower-case hexadecimal digits. */
 void gcr_digest_format(const struct gcr_digest *digest, char ret_text[GCR_DIGEST_TEXT_BYTES]);
-/* The first 32 bytes of @text, which need not end there: -EINVAL. */
+/* Parses the first 32 bytes of @text, which may be longer. -EINVAL: they are not a digest. */
 int gcr_digest_parse(const char *text, struct gcr_digest *ret_digest);
 
 /*
@@ -87,29 +94,33 @@ void gcr_digests_header_fill(const char *generation, uint64_t count,
 			     uint8_t ret_header[GCR_DIGESTS_HEADER_BYTES]);
 
 /*
- * Check a header, and that it is that of @generation with @count digests. Errors, with words:
- * -EPROTO, -EPROTONOSUPPORT another version or size of chunks, -ESTALE another generation.
+ * Checks that a header is valid and belongs to @generation with @count digests. Errors, with a
+ * message: -EPROTO invalid, -EPROTONOSUPPORT another version or chunk size, -ESTALE another
+ * generation.
  */
 int gcr_digests_header_check(const uint8_t header[GCR_DIGESTS_HEADER_BYTES], const char *generation,
 			     uint64_t count, struct gcr_error *error);
 
-/* What there is in a header that can be read at all: the same errors, but -ESTALE. */
+/*
+ * Returns generation and count of a valid header. Errors as gcr_digests_header_check(), without
+ * -ESTALE.
+ */
 int gcr_digests_header_parse(const uint8_t header[GCR_DIGESTS_HEADER_BYTES],
 			     char ret_generation[GCR_GENERATION_BYTES], uint64_t *ret_count,
 			     struct gcr_error *error);
 
 /*
- * Write the file, whole or not at all; @ret_digest is that of the file, for the manifest. Errors,
- * with words.
+ * Writes the file atomically: whole or not at all. @ret_digest is the digest of the file itself,
+ * for the manifest. Errors come with a message.
  */
 int gcr_digests_write(int directory_fd, const char *generation, const struct gcr_digest *digests,
 		      uint64_t count, struct gcr_digest *ret_digest, struct gcr_error *error);
 
 /*
- * Read it and check all of it: it is @count digests of @generation, and @expected is its digest.
- * The array is the caller's (free): 1/4096 of the memory it is about, so @count has to be bounded
- * first. Errors, with words: those of gcr_digests_header_check() and gcr_beneath_read(), -EPROTO
- * wrong length, -EBADMSG changed.
+ * Reads the file and checks that it holds @count digests of @generation and that its own digest is
+ * @expected. The caller frees the array, which takes 1/4096 of the memory that it describes, so
+ * @count must have been bounded before. Errors, with a message: those of gcr_digests_header_check()
+ * and gcr_beneath_read(), -EPROTO wrong length, -EBADMSG the file has changed.
  */
 int gcr_digests_read(int directory_fd, const char *generation, uint64_t count,
 		     const struct gcr_digest *expected, struct gcr_digest **ret_digests,

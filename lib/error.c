@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* struct gcr_error: filling it, and never letting foreign bytes forge a line. */
+/* struct gcr_error: filling it in, and keeping foreign bytes from forging a line. */
 #include "lib/error.h"
 
 #include <string.h>

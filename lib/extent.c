@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Extents as files and in memfds. What is read may come from a program that lies. */
+/*
+ * Extents: their file names, and tables of them in memfds. A table may come from a malicious
+ * program.
+ */
 #include "lib/extent.h"
 
 #include <errno.h>
@@ -96,7 +99,7 @@ const char *gcr_extent_fault(const struct gcr_extent *extent)
 
 int gcr_extents_read(int fd, size_t count, struct gcr_extent **ret_extents, struct gcr_error *error)
 {
-	/* Only memory can be read without waiting for somebody; nothing else has seals. */
+	/* Only files in memory can be read without waiting, and only they have seals. */
 	if (count && count <= GCR_EXTENTS_MAX && fcntl(fd, F_GET_SEALS) < 0)
 		return gcr_error_set(error, EPROTO,
 				     "the table of allocations is short, or no memory file");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Identities of files, made and checked by threads that take one file after the other. The lock of
- * a job guards what has failed; each file is one thread's.
+ * Identities of files, made and checked by threads that take one file after the other. A job's lock
+ * protects the first failure; each file is used by one thread only.
  */
 #include "lib/file_identity.h"
 
@@ -25,25 +25,26 @@
 
 #define READ_BYTES (1u << 20)
 
-/* How often it is looked whether the caller has cancelled it. */
+/* Interval at which the caller's cancel flag is polled. */
 #define LOOK_USEC     (50 * GCR_USEC_PER_MSEC)
-/* How long a file system gets then to answer. */
+/* Time that a file system has to answer after a cancellation. */
 #define PATIENCE_USEC (5 * GCR_USEC_PER_SEC)
 
-/* So much of a path, its end, leaves room for words. */
+/* The end of a path up to this length goes into a message, so that there is room for the rest. */
 #define PATH_WORDS_BYTES 300
 
 /*
- * What the threads work on; whoever is the last destroys it. It is all its own, since a thread that
- * waits for a file system may outlive the call.
+ * The work of one call, shared by its threads and the caller; the last of them destroys it. The job
+ * has its own copies of everything, since a thread that waits for a file system may outlive the
+ * call.
  */
 struct job {
-	/* fixed while there are threads */
-	bool is_making;			 /* or checking */
-	struct gcr_file_identity *files; /* each is one thread's */
+	/* constant while there are threads */
+	bool is_making;			 /* else checking */
+	struct gcr_file_identity *files; /* each used by one thread */
 	size_t count;
 	struct gcr_identity_options options;
-	struct gcr_file_rights *rights; /* NULL: ours */
+	struct gcr_file_rights *rights; /* NULL: our own */
 
 	atomic_size_t next;
 	atomic_bool has_failed;
@@ -51,15 +52,15 @@ struct job {
 
 	pthread_mutex_t lock;
 	pthread_cond_t ended;
-	unsigned int threads; /* that work */
-	unsigned int users;   /* these and the caller */
-	bool is_left;	      /* by the caller */
-	size_t failed;	      /* the first file that has */
+	unsigned int threads; /* threads at work */
+	unsigned int users;   /* threads and the caller */
+	bool is_left;	      /* the caller has left */
+	size_t failed;	      /* index of the first file with an error */
 	int result;
 	struct gcr_error error;
 };
 
-/* A thread's own. */
+/* The state of one thread. */
 struct reader {
 	const struct gcr_identity_options *options;
 	struct gcr_digest_stream *stream;
@@ -94,7 +95,10 @@ static bool is_cancelled(const struct gcr_identity_options *options)
 
 /* ---- opening ---- */
 
-/* Its contents are made when they are read: opening and reading alone may do something. */
+/*
+ * Is the file on a file system whose contents are generated on access, so that even opening or
+ * reading has effects?
+ */
 static bool is_kernels_own(int fd)
 {
 	static const uint32_t magics[] = {
@@ -113,8 +117,8 @@ static bool is_kernels_own(int fd)
 }
 
 /*
- * A descriptor of the file that is not open for anything, once it is known to be a regular one that
- * may be looked at.
+ * Returns an O_PATH descriptor of the file, after checking that it is a regular file on an allowed
+ * file system.
  */
 static int find_file(const struct reader *reader)
 {
@@ -126,7 +130,7 @@ static int find_file(const struct reader *reader)
 		return fail(reader, ENOENT, "it is not there");
 	if (fd < 0)
 		return fail(reader, errno, "%s", strerror(errno));
-	/* Without asking its file system, which may be ours. */
+	/* Without asking its file system, which may be our own mount. */
 	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &status) < 0)
 		return fail(reader, errno, "%s", strerror(errno));
 	if (refused && makedev(status.stx_dev_major, status.stx_dev_minor) == refused)
@@ -136,7 +140,7 @@ static int find_file(const struct reader *reader)
 	return TAKE_FD(fd);
 }
 
-/* The same file, whatever its path leads to meanwhile. */
+/* Opens the file that was found, even if its path leads elsewhere by now. */
 static int open_file(const struct reader *reader, int found_fd, uint64_t *ret_bytes)
 {
 	_cleanup_close_ int fd = -1;
@@ -145,7 +149,7 @@ static int open_file(const struct reader *reader, int found_fd, uint64_t *ret_by
 	struct stat status;
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", found_fd);
-	/* Of a file with a lease, not waiting is an error. */
+	/* If the file has a lease, O_NONBLOCK returns an error instead of waiting. */
 	if (reader->options->rights)
 		fd = gcr_file_rights_open(reader->options->rights, path, flags);
 	else
@@ -182,7 +186,7 @@ static int add(const struct reader *reader, int fd, uint64_t offset, uint64_t by
 	return 0;
 }
 
-/* Of a file's first @bytes: all of them, or pieces. */
+/* Digests the first @bytes of a file: all of them, or pieces. */
 static int digest(const struct reader *reader, int fd, enum gcr_identity_kind kind, uint64_t bytes,
 		  struct gcr_digest *ret_digest)
 {
@@ -194,12 +198,12 @@ static int digest(const struct reader *reader, int fd, enum gcr_identity_kind ki
 	} else {
 		uint64_t room = bytes - GCR_IDENTITY_PIECE_BYTES;
 
-		/* N * room / 63 without an overflow */
+		/* N * room / 63, without overflow */
 		for (uint64_t i = 0; i <= last && !result; i++)
 			result = add(reader, fd, room / last * i + room % last * i / last,
 				     GCR_IDENTITY_PIECE_BYTES);
 	}
-	/* Also of what is not whole: the next file's begins anew. */
+	/* On failure too: resets the stream for the next file. */
 	gcr_digest_stream_end(reader->stream, ret_digest);
 	return result;
 }
@@ -305,7 +309,7 @@ static void job_unref(struct job *job)
 
 GCR_DEFINE_CLEANUP(struct job *, job_unref);
 
-/* Files are taken in order: once one has failed, all before it have been taken. */
+/* Records a failure. Files are taken in order, so all files before a failed one have been taken. */
 static void note(struct job *job, size_t index, int result, const struct gcr_error *error)
 {
 	GCR_LOCK_SCOPE(&job->lock);
@@ -373,7 +377,7 @@ static void *run(void *argument)
 	return NULL;
 }
 
-/* At least one thread. */
+/* Starts the threads; succeeds if at least one has started. */
 static int start(struct job *job)
 {
 	unsigned int wanted = job->options.threads ? job->options.threads : 1;
@@ -398,7 +402,7 @@ static int start(struct job *job)
 	return result;
 }
 
-/* Until all threads have ended, or the job is cancelled and some do not end. */
+/* Waits until all threads have ended, or the job is cancelled and some do not end. */
 static int await_end(struct job *job, const struct gcr_identity_options *options)
 {
 	int64_t cancelled_usec = 0;
@@ -431,7 +435,7 @@ static int await_end(struct job *job, const struct gcr_identity_options *options
 	return reason && job->result == -ECANCELED ? -reason : job->result;
 }
 
-/* The files as the caller has them, but for what belongs to him. */
+/* Makes a job with copies of all of the caller's data that threads use. */
 static struct job *job_create(const struct gcr_file_identity *files, size_t count,
 			      const struct gcr_identity_options *options)
 {
@@ -459,7 +463,7 @@ static struct job *job_create(const struct gcr_file_identity *files, size_t coun
 	return TAKE_PTR(job);
 }
 
-/* *ret_left: threads go on. */
+/* *ret_left: threads are still running. */
 static int do_job(const struct gcr_file_identity *files, struct gcr_file_identity *made,
 		  size_t count, const struct gcr_identity_options *options, bool *ret_left,
 		  struct gcr_error *error)
@@ -476,7 +480,7 @@ static int do_job(const struct gcr_file_identity *files, struct gcr_file_identit
 	if (result && !job->threads)
 		return gcr_error_set(error, ENOMEM, "cannot start a thread: %s", strerror(result));
 	result = await_end(job, options);
-	*ret_left = job->is_left; /* which only this thread sets */
+	*ret_left = job->is_left; /* set by this thread only */
 	if (result == -ETIMEDOUT)
 		return gcr_error_set(error, ETIMEDOUT,
 				     "the files that are open could not be read in time");

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Is a file that a dumped process had open or mapped the same now, perhaps on another machine? What
- * is kept of each file to tell, made and checked by several threads. A path may go through symbolic
- * links, as the program's own way to it may; what is at its end is opened only once it is known to
- * be a regular file of another file system than ours, so that no FIFO, device or driver sees us,
- * and nobody waits for our own mount.
+ * The identity of a file that a dumped process had open or mapped: data by which a restore, perhaps
+ * on another machine, tells whether the file is the same. Identities are made and checked by
+ * several threads. A path may go through symbolic links, as the program's own access did. The file
+ * at its end is opened only after it is known to be a regular file on a file system other than our
+ * mount, so that no FIFO, device or driver is touched and no thread waits for our own mount.
  */
 #ifndef GCR_LIB_FILE_IDENTITY_H
 #define GCR_LIB_FILE_IDENTITY_H
@@ -20,30 +20,33 @@
 #include "lib/error.h"
 #include "lib/rights.h"
 
-/* A file up to here is digested whole; of a larger one so many pieces are. */
+/* A file of at most this size is digested whole; of a larger one GCR_IDENTITY_PIECES pieces are. */
 #define GCR_IDENTITY_WHOLE_MAX	 (UINT64_C(64) << 20)
 #define GCR_IDENTITY_PIECES	 64u
 #define GCR_IDENTITY_PIECE_BYTES 65536u
 #define GCR_IDENTITY_THREADS_MAX 64
 
 enum gcr_identity_kind {
-	GCR_IDENTITY_BUILD_ID, /* `bytes` and `build_id`: an ELF file that has one */
-	GCR_IDENTITY_DIGEST,   /* `bytes` and `digest` of all of them */
+	GCR_IDENTITY_BUILD_ID, /* `bytes` and `build_id`: an ELF file that has a build id */
+	GCR_IDENTITY_DIGEST,   /* `bytes`, and `digest` of the whole file */
 	/*
-	 * `bytes`, and `digest` of pieces one after the other: GCR_IDENTITY_PIECES of
-	 * GCR_IDENTITY_PIECE_BYTES each, the Nth beginning at N * (bytes - 65536) / 63, rounded
-	 * down: the first at the beginning of the file, the last at its end.
+	 * `bytes`, and `digest` of GCR_IDENTITY_PIECES pieces of GCR_IDENTITY_PIECE_BYTES each,
+	 * concatenated. The Nth piece begins at N * (bytes - 65536) / 63, rounded down: the first
+	 * at the beginning of the file, the last at its end.
 	 */
 	GCR_IDENTITY_SAMPLE,
-	/* Only that it is there: a file of /proc, /sys or the like; `bytes` is 0. */
+	/* Only the file's existence: a file of /proc, /sys or the like; `bytes` is 0. */
 	GCR_IDENTITY_NAME,
-	GCR_IDENTITY_KINDS, /* how many there are */
+	GCR_IDENTITY_KINDS, /* number of kinds */
 };
 
 struct gcr_file_identity {
 	char *path; /* absolute, below PATH_MAX bytes */
 	bool is_mapped;
-	/* May have grown: `bytes` are those that it began with. Never GCR_IDENTITY_BUILD_ID. */
+	/*
+	 * The file may have grown: only its first `bytes` are compared. Never
+	 * GCR_IDENTITY_BUILD_ID.
+	 */
 	bool is_append_only;
 
 	enum gcr_identity_kind kind;
@@ -54,51 +57,52 @@ struct gcr_file_identity {
 };
 
 struct gcr_identity_options {
-	unsigned int threads; /* 0: one */
-	dev_t refused_device; /* our mount's; 0: none */
+	unsigned int threads; /* 0: one thread */
+	dev_t refused_device; /* the device number of our mount; 0: none */
 	/*
-	 * Looked at often; may be NULL. A file system that does not answer is left alone some
-	 * seconds later: the threads that wait for it end when it answers.
+	 * Polled often; may be NULL. When it is set, threads that wait for a file system that does
+	 * not answer are left behind after some seconds; they end when the file system answers.
 	 */
 	const atomic_bool *cancel;
-	int64_t deadline_usec; /* monotonic: as if cancelled then, but -ETIMEDOUT; 0: none */
+	int64_t deadline_usec; /* monotonic: as @cancel, but -ETIMEDOUT; 0: none */
 	/*
-	 * Of the threads as a whole; either may be NULL. left() is called before the call returns
-	 * if it leaves some behind; over() once in any case, when the last has done its work:
-	 * before the call returns, or later on that thread. No locks may be waited for in them for
-	 * long.
+	 * Callbacks about the threads as a whole; either may be NULL. left() is called before the
+	 * call returns if threads are left behind. over() is called exactly once, when the last
+	 * thread has finished: before the call returns, or later on that thread. Neither may wait
+	 * long for a lock.
 	 */
 	void (*left)(void *data);
 	void (*over)(void *data);
 	void *data;
-	/* Files are looked up and opened with these, not with ours; NULL: with ours. */
+	/* Files are looked up and opened with these rights; NULL: with our own. */
 	const struct gcr_file_rights *rights;
 };
 
 /*
- * Fill in kind, bytes and what belongs to it of files that have path, is_mapped and is_append_only.
- * Errors, with words that begin with the path, of the first file in the order of the list that
- * has one: -EOPNOTSUPP it is on refused_device, -ESTALE it is no regular file, or has become
- * shorter meanwhile, -ENOMEM, and what opening and reading give; -ECANCELED. Some are filled in
- * then.
+ * Fills in kind, bytes and the kind's data of files whose path, is_mapped and is_append_only are
+ * set. Returns the error, with a message that begins with the path, of the first file in the list
+ * that has one: -EOPNOTSUPP the file is on refused_device, -ESTALE the file is not a regular file
+ * or has become shorter during the call, -ENOMEM, and errors of opening and reading; -ECANCELED. On
+ * error some of the files are filled in.
  */
 int gcr_file_identities_make(struct gcr_file_identity *files, size_t count,
 			     const struct gcr_identity_options *options, struct gcr_error *error);
 
 /*
- * Are they all what they were? Errors, with words that begin with the path, of the first that is
- * not: -ENOENT it is not there, -ESTALE it is another, and the errors above.
+ * Checks that all files are still the same. Returns the error, with a message that begins with the
+ * path, of the first that is not: -ENOENT it does not exist, -ESTALE it is a different file, and
+ * the errors of gcr_file_identities_make().
  */
 int gcr_file_identities_check(const struct gcr_file_identity *files, size_t count,
 			      const struct gcr_identity_options *options, struct gcr_error *error);
 
-/* With their paths. NULL is allowed. */
+/* Frees the array with its paths. NULL is allowed. */
 void gcr_file_identities_free(struct gcr_file_identity *files, size_t count);
 
 /*
- * The text for `rsync --files-from`: one path a line, in the order of the list, without those of
- * GCR_IDENTITY_NAME. A path with a newline or a carriage return cannot be written in it: it is left
- * out and counted in @ret_left_out. The text is the caller's (free). -ENOMEM.
+ * Makes the text for `rsync --files-from`: one path a line, in the order of the list, without those
+ * of kind GCR_IDENTITY_NAME. A path with a newline or a carriage return cannot be expressed: it is
+ * left out and counted in @ret_left_out. The caller frees the text. -ENOMEM.
  */
 int gcr_file_identities_list(const struct gcr_file_identity *files, size_t count, char **ret_text,
 			     size_t *ret_bytes, size_t *ret_left_out);

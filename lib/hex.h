@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 
+/* Writes the two digits of @byte and returns the position after them; no NUL. */
 static inline char *gcr_hex_put(char *to, uint8_t byte)
 {
 	static const char digits[] = "0123456789abcdef";
@@ -14,7 +15,7 @@ static inline char *gcr_hex_put(char *to, uint8_t byte)
 	return to;
 }
 
-/* -1: it is no digit. */
+/* The value of a digit; -1: not a digit. */
 static inline int gcr_hex_digit(char digit)
 {
 	if (digit >= '0' && digit <= '9')
@@ -22,7 +23,10 @@ static inline int gcr_hex_digit(char digit)
 	return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
 }
 
-/* The byte that @text begins with, or -1; nothing after a NUL is looked at. */
+/*
+ * The byte that the first two characters of @text stand for, or -1. No character after a NUL is
+ * read.
+ */
 static inline int gcr_hex_byte(const char *text)
 {
 	int high = gcr_hex_digit(text[0]);

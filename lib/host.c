@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A machine as uname(2) and /proc/cpuinfo tell it, and two of them compared. */
+/* A machine as described by uname(2) and /proc/cpuinfo, and the comparison of two machines. */
 #include "lib/host.h"
 
 #include <errno.h>
@@ -13,10 +13,10 @@
 #include "lib/proc_file.h"
 
 /*
- * Flags of x86 (arch/x86/include/asm/cpufeatures.h of Linux) that no program's own instructions
- * depend on: about power and clocks, monitoring and faults, mitigations, virtualization, and what
- * only a kernel can use. They differ between a machine and a virtual one on it, and from kernel to
- * kernel. Arm's flags are all for programs.
+ * Flags of x86 (arch/x86/include/asm/cpufeatures.h of Linux) on which no program's own instructions
+ * depend: power and clocks, monitoring and faults, mitigations, virtualization, and features that
+ * only a kernel can use. They differ between a physical and a virtual machine, and from kernel to
+ * kernel. Arm's flags are all relevant to programs.
  */
 static const char kernel_flags[] =
 	"acc_power acpi amd_dcm amd_ibpb_ret amd_lbr_pmc_freeze amd_lbr_v2 amd_ppin "
@@ -39,7 +39,10 @@ static const char kernel_flags[] =
 	"virt_ssbd vmcb_clean vme vmmcall vmx vnmi vpid wbnoinvd wdt x2apic x2avic "
 	"xtopology xtpr";
 
-/* After "NAME:" of the first such line: its length, up to the newline. */
+/*
+ * Finds the first line "NAME:" and returns the text after the colon; its length ends before the
+ * newline.
+ */
 static const char *find_line(const char *text, const char *name, size_t *ret_bytes)
 {
 	size_t length = strlen(name);
@@ -59,7 +62,7 @@ static const char *find_line(const char *text, const char *name, size_t *ret_byt
 	return NULL;
 }
 
-/* One space between two words, none around them. */
+/* Copies the words with single spaces between them. */
 static int copy_words(const char *text, size_t bytes, char *to, size_t room)
 {
 	const char *end = text + bytes;
@@ -144,7 +147,7 @@ static int check_flags(const struct gcr_host *then, const struct gcr_host *now,
 	return 0;
 }
 
-/* Up to four digits; what stands after them, or NULL. */
+/* Parses up to four digits; returns the text after them, or NULL. */
 static const char *parse_number(const char *text, unsigned int *ret_number)
 {
 	size_t length = strspn(text, "0123456789");

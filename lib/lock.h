@@ -8,7 +8,7 @@
 
 #include "lib/cleanup.h"
 
-/* NULL: nothing. */
+/* Locks @mutex and returns it; NULL: does nothing. */
 static inline pthread_mutex_t *gcr_lock(pthread_mutex_t *mutex)
 {
 	if (mutex)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The manifest as a struct: what is possible in it, and writing it (see manifest.h). The lines are
- * laid out here, so that a person can read a manifest with thousands of allocations; what stands
- * in them is jansson's.
+ * Checking and writing the manifest (see manifest.h). The lines are laid out here, so that a person
+ * can read a manifest with thousands of allocations; their contents are printed by jansson.
  */
 #include "lib/manifest.h"
 
@@ -118,7 +117,7 @@ static const struct gcr_manifest_gpu *find_gpu(const struct gcr_manifest *manife
 	return NULL;
 }
 
-/* What is wrong with one allocation by itself: the member and words, or NULL. */
+/* Checks one allocation by itself. Returns "MEMBER: message", or NULL. */
 static const char *find_fault(const struct gcr_manifest *manifest, const struct gcr_extent *extent)
 {
 	const struct gcr_manifest_gpu *gpu = find_gpu(manifest, extent->gpu_index);
@@ -135,7 +134,7 @@ static const char *find_fault(const struct gcr_manifest *manifest, const struct 
 static int check_allocations(const struct gcr_manifest *manifest, struct gcr_error *error)
 {
 	const struct gcr_extent *extents = manifest->allocations;
-	uint64_t gpus_before = 0; /* a bit each, by their index */
+	uint64_t gpus_before = 0; /* a bit for each GPU, by index */
 	size_t first = 0, second = 0;
 	uint64_t sum = 0;
 	int result;
@@ -165,7 +164,7 @@ static int check_allocations(const struct gcr_manifest *manifest, struct gcr_err
 					     "any machine has",
 					     i);
 	}
-	/* All addresses are of one process, whatever GPU has the memory. */
+	/* The addresses are those of one process, so the check covers all GPUs together. */
 	result = gcr_extents_overlap(extents, manifest->allocations_count, &first, &second);
 	if (result == -EEXIST)
 		return gcr_error_set(error, EPROTO,
@@ -176,7 +175,7 @@ static int check_allocations(const struct gcr_manifest *manifest, struct gcr_err
 	return 0;
 }
 
-/* A name that leads nowhere else. */
+/* A plain file name, which cannot lead to another directory. */
 static bool is_image_name(const char *name)
 {
 	size_t length = strnlen(name, GCR_MANIFEST_IMAGE_NAME_BYTES);
@@ -255,7 +254,7 @@ static json_t *gpu_json(const struct gcr_manifest *manifest, const struct gcr_ma
 {
 	char uuid[GCR_GPU_UUID_TEXT_BYTES];
 
-	/* As the vendor's own tools have it. */
+	/* In the form that the vendor's own tools use. */
 	gcr_gpu_uuid_format(gpu->uuid, *manifest->vendor && !is_first_vendor(manifest), uuid);
 	return json_pack("{s:I, s:s, s:o, s:I, s:s, s:I}", "index", (json_int_t)gpu->index, "uuid",
 			 uuid, "name", gcr_manifest_text_json(gpu->name), "memory_bytes",
@@ -349,7 +348,7 @@ static bool print_members(FILE *stream, const struct gcr_manifest *manifest)
 		"  \"generation\": \"%s\",\n  \"engine\": \"%s\",\n  \"data\": %s,\n",
 		GCR_MANIFEST_VERSION, manifest->generation, manifest->engine,
 		manifest->data ? "true" : "false");
-	/* Left out as it was before there was a second one. */
+	/* Omitted for the first vendor, as in manifests from before there was a second one. */
 	if (*manifest->vendor && !is_first_vendor(manifest))
 		fprintf(stream, "  \"vendor\": \"%s\",\n", manifest->vendor);
 	if (!gcr_manifest_print_value(stream, "  \"process\": ", process_json(manifest), ",\n") ||
@@ -387,14 +386,14 @@ int gcr_manifest_print(const struct gcr_manifest *manifest, char **ret_text, siz
 	if (!stream)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	printed = print_members(stream, manifest);
-	/* What is there by now is what the digest is of. */
+	/* The digest covers all text written up to here. */
 	printed = printed && !fflush(stream);
 	if (printed) {
 		gcr_digest_of(text, bytes, &digest);
 		gcr_digest_format(&digest, digits);
 		fprintf(stream, "%s" GCR_MANIFEST_END, digits);
 	}
-	/* The stream owns the text until it is closed, which tells of a lack of memory too. */
+	/* fclose() releases the text to us, and reports a lack of memory too. */
 	if (fclose(stream) != 0 || !printed)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	if (bytes > GCR_MANIFEST_BYTES_MAX)

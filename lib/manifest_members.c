@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The members of a manifest that may be anything, one by one: each by its name, its type and what
- * is possible for it by itself. What is wrong with one is told with the whole way to it.
+ * Reading members of an untrusted manifest one by one: each is checked for its name, its type and
+ * its range. Messages contain the full path of the member.
  */
 #include "lib/manifest_private.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Reading a manifest that may be anything: first what can be said of its bytes, then what its
- * members are, by name and type; whether they go together is gcr_manifest_check()'s.
+ * Reading an untrusted manifest: first its bytes are checked, then each member by name and type;
+ * gcr_manifest_check() checks whether the members are consistent.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -16,13 +16,13 @@
 #include "lib/uuid.h"
 
 /*
- * What the JSON library may be made to do, whatever a manifest says: it calls itself for each
- * level, and takes some 100 bytes for a value. The largest manifest has 2.9 million.
+ * Limits for the JSON library, whatever a manifest contains: it recurses for each level, and needs
+ * some 100 bytes for a value. The largest valid manifest has 2.9 million values.
  */
 #define DEPTH_MAX  32u
 #define VALUES_MAX (3u << 20)
 
-/* The digits that it ends with are the digest of everything before them. */
+/* Checks the digits at the end, the digest of everything before them. */
 static int check_end(const char *text, size_t size, struct gcr_error *error)
 {
 	struct gcr_digest expected, found;
@@ -47,7 +47,7 @@ static int check_end(const char *text, size_t size, struct gcr_error *error)
 	return 0;
 }
 
-/* Before anything is made of it: how deep is it, and how many values are there? */
+/* Checks depth and number of values before the JSON library parses the text. */
 static int check_shape(const char *text, size_t size, struct gcr_error *error)
 {
 	unsigned int depth = 0, values = 0;
@@ -101,7 +101,10 @@ static int load(const char *text, size_t size, json_t **ret_root, struct gcr_err
 	return 0;
 }
 
-/* The only value that is known, of what other formats and versions may have otherwise. */
+/*
+ * Checks a member that other formats and versions may have otherwise, but of which only one value
+ * is known.
+ */
 static int expect_text(const struct manifest_parse *parse, const json_t *root, const char *key,
 		       const char *expected)
 {
@@ -180,7 +183,7 @@ static int parse_gpu(struct manifest_parse *parse, const json_t *object, void *i
 		result = manifest_get_plain_text(parse, object, "compute_capability",
 						 gpu->compute_capability,
 						 sizeof(gpu->compute_capability));
-	/* Those of before there was a dump have none. */
+	/* Missing in manifests from before there was a dump. */
 	if (!result && json_object_get(object, "control_bytes"))
 		result = manifest_get_number(parse, object, "control_bytes", INT64_MAX,
 					     &gpu->control_bytes);
@@ -188,7 +191,7 @@ static int parse_gpu(struct manifest_parse *parse, const json_t *object, void *i
 	return result;
 }
 
-/* "0x7f3a40000000", in the one way to write it. */
+/* An address as "0x7f3a40000000", in its canonical form only. */
 static int get_address(const struct manifest_parse *parse, const json_t *object,
 		       uint64_t *ret_address)
 {
@@ -224,7 +227,9 @@ static int get_kind(const struct manifest_parse *parse, const json_t *object, ui
 	return 0;
 }
 
-/* A file is called what its memory is: so no name can lead elsewhere, and no two are the same. */
+/*
+ * A file's name follows from its extent: so no name leads to another directory, and all are unique.
+ */
 static int check_file(const struct manifest_parse *parse, const json_t *object,
 		      const struct gcr_extent *extent)
 {
@@ -304,7 +309,7 @@ static int parse_allocations(struct manifest_parse *parse, const json_t *root)
 	return result;
 }
 
-/* A process that is only frozen has none; one that was dumped has some. */
+/* Missing if the process is only frozen; not empty if it was dumped. */
 static int parse_images(struct manifest_parse *parse, const json_t *root)
 {
 	struct gcr_manifest *manifest = parse->manifest;
@@ -345,7 +350,7 @@ static int parse_digests(struct manifest_parse *parse, const json_t *root)
 	return result;
 }
 
-/* What decides whether the rest can be understood at all comes first. */
+/* The members that decide whether the rest can be understood come first. */
 static int parse_root(struct manifest_parse *parse, const json_t *root)
 {
 	struct gcr_manifest *manifest = parse->manifest;
@@ -393,7 +398,7 @@ static int parse_root(struct manifest_parse *parse, const json_t *root)
 	return result;
 }
 
-/* The digits at the end are those of the member, not of something that is called otherwise. */
+/* Checks that the digits at the end are the value of the member `digest`, not of another member. */
 static int check_digest(const struct manifest_parse *parse, const json_t *root, const char *end)
 {
 	struct gcr_digest member, digits;
@@ -427,7 +432,7 @@ int gcr_manifest_parse(const void *bytes, size_t size, struct gcr_manifest **ret
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	parse.manifest = manifest;
 	result = parse_root(&parse, root);
-	/* Only now the sums of bytes can be relied on. */
+	/* The sums of bytes are reliable only after this check. */
 	if (!result)
 		result = gcr_manifest_check(manifest, error);
 	if (!result)

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Texts: names that may hold any byte, as the UTF-8 that JSON needs, and back; and what is in one.
+/*
+ * Encoding names that may hold any byte as the UTF-8 that JSON needs, decoding them, and checking
+ * texts.
  */
 #include "lib/manifest_private.h"
 
@@ -11,8 +13,8 @@
 #include "lib/hex.h"
 
 /*
- * How many bytes the character at @text has, 0 if it is none: no UTF-8, overlong, a surrogate or
- * above U+10FFFF (RFC 3629).
+ * The length of the character at @text in bytes, 0 if it is invalid: not UTF-8, overlong, a
+ * surrogate or above U+10FFFF (RFC 3629).
  */
 static size_t character_bytes(const char *text)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The member `tree` of the manifest as a struct: what is possible in it, and writing it. */
+/* Checking and writing the member `tree` of the manifest. */
 #include "lib/manifest_tree.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ void gcr_manifest_tree_free(struct gcr_manifest_tree *tree)
 	free(tree);
 }
 
-/* Words of visible ASCII, one space between two. */
+/* Words of visible ASCII, separated by single spaces. */
 static bool are_words(const char *text, size_t room)
 {
 	if (!gcr_manifest_ends(text, room) || *text == ' ')
@@ -66,7 +66,7 @@ static int check_host(const struct gcr_host *host, struct gcr_error *error)
 	return 0;
 }
 
-/* What is wrong with one process by itself: the member and words, or NULL. */
+/* Checks one process by itself. Returns "MEMBER: message", or NULL. */
 static const char *find_process_fault(const struct gcr_tree_process *process)
 {
 	if (process->pid <= 0)
@@ -86,7 +86,7 @@ static const char *find_process_fault(const struct gcr_tree_process *process)
 	return NULL;
 }
 
-/* The manifest around the tree is the root's. */
+/* The manifest that contains the tree is that of the tree's root. */
 static int check_root(const struct gcr_manifest *manifest, struct gcr_error *error)
 {
 	const struct gcr_tree_process *root = &manifest->tree->processes[0];
@@ -146,7 +146,7 @@ static int check_processes(const struct gcr_manifest *manifest, struct gcr_error
 	return 0;
 }
 
-/* "pipe:[123]": so that it can be nothing else in CRIU's arguments. */
+/* "pipe:[123]": a form that CRIU cannot take for another argument. */
 static bool is_key(const char *key)
 {
 	size_t kind = strspn(key, "abcdefghijklmnopqrstuvwxyz");
@@ -172,7 +172,7 @@ static int check_supplies(const struct gcr_manifest_tree *tree, struct gcr_error
 	return 0;
 }
 
-/* What is wrong with one file by itself: the member and words, or NULL. */
+/* Checks one file by itself. Returns "MEMBER: message", or NULL. */
 static const char *find_file_fault(const struct gcr_file_identity *file)
 {
 	if (!file->path || *file->path != '/')

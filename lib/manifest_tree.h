@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The member `tree` of the manifest of a dumped tree of processes: by what is decided whether it
- * can be restored here, before CRIU is started, and how. In the file it stands next to `criu`, and
+ * The member `tree` of the manifest of a dumped process tree: the data that decides, before CRIU is
+ * started, whether and how the tree can be restored here. In the file it stands next to `criu`;
  * neither is there without the other.
  */
 #ifndef GCR_MANIFEST_TREE_H
@@ -20,33 +20,37 @@
 #define GCR_TREE_PROCESSES_MAX 4096
 #define GCR_TREE_SUPPLIES_MAX  4096
 #define GCR_TREE_FILES_MAX     65536
-#define GCR_TREE_KEY_BYTES     64 /* as GCR_OPENS_KEY_BYTES of criu-glue/opens.h */
-#define GCR_TREE_ENGINE_BYTES  16 /* as GCR_MANIFEST_ENGINE_BYTES */
+#define GCR_TREE_KEY_BYTES     64 /* the same as GCR_OPENS_KEY_BYTES of criu-glue/opens.h */
+#define GCR_TREE_ENGINE_BYTES  16 /* the same as GCR_MANIFEST_ENGINE_BYTES */
 
-/* The directory with one named by its pid for each GPU process but the root. */
+/* The directory that has, for each GPU process but the root, a directory named by its pid. */
 #define GCR_TREE_PROCESSES "processes"
 
 struct gcr_tree_process {
-	pid_t pid;    /* in the daemon's pid namespace; each once */
-	pid_t parent; /* one that stands before it in the list; 0 for the first, the root */
+	pid_t pid;    /* in the daemon's pid namespace; unique */
+	pid_t parent; /* a process earlier in the list; 0 for the first one, the root */
 	char comm[GCR_COMM_BYTES];
 	/*
-	 * Has a snapshot of its own, with this generation and engine: the root's is the manifest
-	 * that this is in, any other's is in GCR_TREE_PROCESSES/PID. Else both are "".
+	 * The process has a snapshot of its own, with this generation and engine. The root's
+	 * snapshot is the one whose manifest this is, any other process's is in
+	 * GCR_TREE_PROCESSES/PID. Without a GPU both texts are "".
 	 */
 	bool has_gpu;
 	char generation[GCR_GENERATION_BYTES];
 	char engine[GCR_TREE_ENGINE_BYTES];
 };
 
-/* Something outside the tree that it had open: to be supplied again under @key. */
+/*
+ * An open file of the tree whose other end is outside the tree (pipe, socket, terminal): a restore
+ * has to supply it again under @key.
+ */
 struct gcr_tree_supply {
 	char key[GCR_TREE_KEY_BYTES]; /* "pipe:[123]", "socket:[123]", "tty[8800:19]" */
 	bool is_writer;
-	bool is_stdio; /* descriptor 0, 1 or 2 of some process */
+	bool is_stdio; /* is descriptor 0, 1 or 2 of some process */
 };
 
-/* The values are those of enum gcr_criu_tcp (criu-glue/criu.h). */
+/* How CRIU treats TCP connections. The values are those of enum gcr_criu_tcp (criu-glue/criu.h). */
 enum gcr_tree_tcp {
 	GCR_TREE_TCP_REFUSE,
 	GCR_TREE_TCP_KEEP,
@@ -54,24 +58,27 @@ enum gcr_tree_tcp {
 	GCR_TREE_TCP_COUNT,
 };
 
-/* What CRIU has to be told again: see struct gcr_criu_options; gcr_opens_describe() fills it in. */
+/*
+ * Options that CRIU needs again for the restore: see struct gcr_criu_options; gcr_opens_describe()
+ * fills them in.
+ */
 struct gcr_tree_options {
 	bool shell_job, file_locks, link_remap, ext_unix_sockets;
 	enum gcr_tree_tcp tcp;
 };
 
 struct gcr_manifest_tree {
-	struct gcr_host host; /* that it was dumped on */
+	struct gcr_host host; /* the machine where the tree was dumped */
 	struct gcr_tree_options options;
-	struct gcr_tree_process *processes; /* the root first; pid is that of the manifest */
+	struct gcr_tree_process *processes; /* the root first, whose pid is that of the manifest */
 	size_t processes_count;
 	struct gcr_tree_supply *supplies;
 	size_t supplies_count;
-	struct gcr_file_identity *files; /* in the order of strcmp() of their paths, each once */
+	struct gcr_file_identity *files; /* sorted by strcmp() of their paths, without duplicates */
 	size_t files_count;
 };
 
-/* With all lists. NULL is allowed. */
+/* Frees the tree with all its lists. NULL is allowed. */
 void gcr_manifest_tree_free(struct gcr_manifest_tree *tree);
 GCR_DEFINE_CLEANUP(struct gcr_manifest_tree *, gcr_manifest_tree_free);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Reading the member `tree` of a manifest that may be anything. Whether what is in it goes together
- * is gcr_manifest_tree_check()'s.
+ * Reading the member `tree` of an untrusted manifest. gcr_manifest_tree_check() checks whether its
+ * contents are consistent.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "lib/hex.h"
 #include "lib/manifest_private.h"
 
-/* A text that is one of @words: which. */
+/* Reads a text that must be one of @words; *ret_index is its index. */
 static int get_choice(const struct manifest_parse *parse, const json_t *object, const char *key,
 		      const char *const *words, size_t count, size_t *ret_index)
 {

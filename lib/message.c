@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One message over a SOCK_SEQPACKET socket. What arrives is not trusted: every length and every
- * descriptor is accounted for before the caller sees the message. No locks, no memory allocated;
+ * One message over a SOCK_SEQPACKET socket. Received data is not trusted: every length and every
+ * descriptor is accounted for before the caller sees the message. No locks, no memory allocation;
  * the preload library compiles this file too.
  */
 #include "lib/message.h"
@@ -16,7 +16,7 @@
 
 #include "lib/clock.h"
 
-/* The socket is gone for good, by whatever name the kernel says so. */
+/* Maps all errors that mean a closed peer to -EPIPE. */
 static int socket_error(int number)
 {
 	return number == ECONNRESET || number == ENOTCONN || number == ECONNREFUSED ? -EPIPE
@@ -67,13 +67,13 @@ int gcr_message_send(int socket, uint16_t type, uint32_t sequence, const void *p
 	}
 }
 
-/* Wait until @socket is readable. 0, -ETIMEDOUT, or -EINTR if only @wake_fd is. */
+/* Waits until @socket is readable. 0, -ETIMEDOUT, or -EINTR if only @wake_fd is. */
 static int wait_readable(int socket, int64_t deadline_usec, int wake_fd)
 {
 	for (;;) {
 		struct pollfd polls[2] = {
 			{.fd = socket, .events = POLLIN},
-			{.fd = wake_fd, .events = POLLIN}, /* poll(2) skips negative ones */
+			{.fd = wake_fd, .events = POLLIN}, /* poll(2) skips negative descriptors */
 		};
 		struct timespec timeout, *limit = NULL;
 		int count;
@@ -95,14 +95,14 @@ static int wait_readable(int socket, int64_t deadline_usec, int wake_fd)
 		}
 		if (count == 0)
 			return -ETIMEDOUT;
-		/* An answer that is there already is worth more than the wish to stop waiting. */
+		/* A message that has arrived takes precedence over @wake_fd. */
 		if (polls[0].revents)
 			return 0;
 		return -EINTR;
 	}
 }
 
-/* Take over every descriptor of the packet. False if some were lost or one too many came. */
+/* Takes over every descriptor of the packet. False if some were lost or there were too many. */
 static bool collect_fds(struct msghdr *packet, struct gcr_message *message)
 {
 	bool complete = !(packet->msg_flags & MSG_CTRUNC);
@@ -128,7 +128,7 @@ static bool collect_fds(struct msghdr *packet, struct gcr_message *message)
 	return complete;
 }
 
-/* Is what arrived one well-formed message? */
+/* Is the packet one well-formed message? */
 static bool well_formed(const struct msghdr *packet, size_t bytes,
 			const struct gcr_message_header *header)
 {
@@ -207,7 +207,7 @@ int gcr_message_receive(int socket, int64_t timeout_usec, int wake_fd,
 			return socket_error(errno);
 		}
 		complete = collect_fds(&packet, ret_message);
-		/* An empty packet reads like a hang-up, and is treated as one. */
+		/* An empty packet cannot be told from end of file, and is treated as such. */
 		if (bytes == 0) {
 			gcr_message_close_fds(ret_message);
 			return -EPIPE;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Looking for a mount in /proc/self/mountinfo. */
+/* Finding a mount in /proc/self/mountinfo. */
 #include "lib/mount.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "lib/proc_file.h"
 #include "lib/proc_text.h"
 
-/* /proc/self/mountinfo has blanks and backslashes as \ooo. In place. */
+/* Replaces the octal escapes (\ooo) of /proc/self/mountinfo, in place. */
 static void unescape(char *text)
 {
 	char *to = text;
@@ -30,7 +30,7 @@ static void unescape(char *text)
 	*to = '\0';
 }
 
-/* The number behind "NAME=" in a list of options. */
+/* Parses the number after "NAME=" in a list of options. */
 static bool option_number(const char *options, const char *name, unsigned long *ret_number)
 {
 	size_t length = strlen(name);
@@ -46,8 +46,8 @@ static bool option_number(const char *options, const char *name, unsigned long *
 }
 
 /*
- * One line of mountinfo (proc_pid_mountinfo(5)), which is changed, and who has made the mount.
- * NULL: it is no gpucrfs.
+ * Parses a line of mountinfo (proc_pid_mountinfo(5)), which is modified: returns the mount point,
+ * and in *ret_user the user who made the mount. NULL: not a gpucrfs.
  */
 static char *mount_point(char *line, unsigned long *ret_user)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Packed chunks (see pack.h). A sample of a chunk says whether its bytes are numbers in floating
- * point and how long these are, so that only one way of packing is gone to its end.
+ * Packed chunks (see pack.h). A sample of a chunk shows whether its bytes are floating-point
+ * numbers and of what size, so that only one method is applied to the whole chunk.
  */
 #include "lib/pack.h"
 
@@ -19,29 +19,29 @@
 #define SLACK_BYTES	   64 /* codes are unpacked 8 at a time */
 #define SAMPLE_BYTES	   4096
 #define SAMPLE_SPOTS	   4
-#define GAIN_OF		   20 /* one part of so many has to be gained */
+#define GAIN_OF		   20 /* at least 1/GAIN_OF has to be saved */
 
 enum plane_kind { PLANE_RAW, PLANE_LZ4, PLANE_CODES };
 
 struct gcr_packer {
-	void *lz4; /* its state */
+	void *lz4; /* state of liblz4 */
 	uint8_t planes[GCR_PACK_CHUNK_BYTES + SLACK_BYTES * PLANES_MAX];
 	uint8_t sample[SAMPLE_BYTES];
 	uint8_t scratch[SAMPLE_BYTES];
 };
 
-/* Where a chunk's planes are. */
+/* The planes of a chunk in memory. */
 struct planes {
 	size_t count;
 	size_t elements; /* bytes of each plane */
 	uint8_t *bytes[PLANES_MAX];
 };
 
-/* How a chunk is best packed, judged by a sample. */
+/* The best form for a chunk, estimated from a sample. */
 struct estimate {
 	enum gcr_pack_form form;
 	enum plane_kind kinds[PLANES_MAX];
-	size_t packed; /* the sample's length then */
+	size_t packed; /* length of the packed sample */
 };
 
 int gcr_packer_create(struct gcr_packer **ret_packer)
@@ -162,7 +162,7 @@ static void join(size_t count, const uint8_t *const *planes, size_t elements, ui
 
 /* ---- packing ---- */
 
-/* 0: it would be longer than @limit. */
+/* 0: the result would be longer than @limit. */
 static size_t pack_lz4(struct gcr_packer *packer, const void *bytes, size_t size, void *ret_packed,
 		       size_t limit)
 {
@@ -172,7 +172,7 @@ static size_t pack_lz4(struct gcr_packer *packer, const void *bytes, size_t size
 	return packed > 0 ? (size_t)packed : 0;
 }
 
-/* Some of the bytes, from all over: whole elements. How many. */
+/* Copies whole elements from SAMPLE_SPOTS places of the chunk. Returns the sample's length. */
 static size_t take_sample(const uint8_t *bytes, size_t size, uint8_t ret_sample[SAMPLE_BYTES])
 {
 	size_t part = SAMPLE_BYTES / SAMPLE_SPOTS;
@@ -189,7 +189,7 @@ static size_t take_sample(const uint8_t *bytes, size_t size, uint8_t ret_sample[
 	return SAMPLE_BYTES;
 }
 
-/* The sample in so many planes: what each is best packed by, and how long it all is then. */
+/* Splits the sample into @count planes: estimates the best kind for each, and the total length. */
 static struct estimate estimate_planes(struct gcr_packer *packer, size_t count, size_t sampled)
 {
 	struct planes planes = lay_out(count, sampled, packer->planes);
@@ -216,7 +216,7 @@ static struct estimate estimate_planes(struct gcr_packer *packer, size_t count, 
 	return estimate;
 }
 
-/* The best form for a chunk, as far as a sample shows. */
+/* Estimates the best form for a chunk from a sample. */
 static struct estimate choose_form(struct gcr_packer *packer, const uint8_t *bytes, size_t size)
 {
 	size_t sampled = take_sample(bytes, size, packer->sample);
@@ -224,7 +224,7 @@ static struct estimate choose_form(struct gcr_packer *packer, const uint8_t *byt
 
 	best.packed = pack_lz4(packer, packer->sample, sampled, packer->scratch, sampled);
 	if (best.packed)
-		/* What LZ4 finds in so little is the least that it finds in all of it. */
+		/* LZ4 compresses a whole chunk at least as well as so short a sample. */
 		best.packed -= best.packed / 16;
 	else
 		best.packed = sampled;
@@ -237,7 +237,9 @@ static struct estimate choose_form(struct gcr_packer *packer, const uint8_t *byt
 	return best;
 }
 
-/* Its length, at most @limit, and its kind; 0: it would be longer. */
+/*
+ * Packs a plane. Returns its length, at most @limit, and its kind; 0: the result would be longer.
+ */
 static size_t pack_plane(struct gcr_packer *packer, const uint8_t *plane, size_t elements,
 			 enum plane_kind wanted, uint8_t *ret_packed, size_t limit,
 			 enum plane_kind *ret_kind)
@@ -307,7 +309,7 @@ size_t gcr_pack(struct gcr_packer *packer, const void *bytes, size_t size, void 
 	if (estimate.form != GCR_PACK_LZ4)
 		packed = pack_planes(packer, &estimate, bytes, size, ret_packed, limit);
 	if (!packed) {
-		/* It gives up early where there is nothing to be found. */
+		/* LZ4 gives up early on data that cannot be compressed. */
 		estimate.form = GCR_PACK_LZ4;
 		packed = pack_lz4(packer, bytes, size, ret_packed, limit);
 	}
@@ -330,7 +332,9 @@ static int unpack_lz4(const uint8_t *packed, size_t packed_size, void *ret_bytes
 	return unpacked == (int)size ? 0 : -EBADMSG;
 }
 
-/* @memory: for @elements, if they are not there as they are. */
+/*
+ * Unpacks a plane into @memory; *ret_plane points to @memory, or to the input if the plane is raw.
+ */
 static int unpack_plane(unsigned kind, const uint8_t *packed, size_t packed_size, uint8_t *memory,
 			size_t elements, const uint8_t **ret_plane)
 {

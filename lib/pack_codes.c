@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* Codes of a few bits for frequent bytes (see pack_codes.h). Nothing here has a state. */
+/* Codes of a few bits for frequent bytes (see pack_codes.h). The functions have no global state. */
 #include "lib/pack_codes.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* What has no such vectors does without; a test does, too. */
+/* The vector code, on x86-64 only; a test builds this file without it. */
 #if defined(__x86_64__) && !defined(GCR_PACK_PLAIN)
 #define WIDE
 #include <immintrin.h>
 #endif
 
 #define VALUES	     256
-#define GROUP	     8 /* codes that begin and end with a byte, whatever their width */
+#define GROUP	     8 /* codes of one group start and end at a byte, whatever their width */
 #define HEADER_BYTES 2
 
-/* Several counters of each value: equal bytes would wait for each other. */
+/* Several counters for each value: increments of the same counter would wait for each other. */
 #define COUNTERS 4
 
-/* For loops whose width the compiler is to know. */
+/* For loops whose bit width must be a compile-time constant. */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 static void count_values(const uint8_t *bytes, size_t size, uint32_t ret_counts[VALUES])
@@ -38,7 +38,7 @@ static void count_values(const uint8_t *bytes, size_t size, uint32_t ret_counts[
 	}
 }
 
-/* The most frequent value, which is not counted any more then. */
+/* Returns the count of the most frequent value, and removes that value from @counts. */
 static uint32_t take_largest(uint32_t counts[VALUES], uint8_t *ret_value)
 {
 	size_t largest = 0;
@@ -67,7 +67,7 @@ void gcr_codes_choose(const uint8_t *bytes, size_t size, struct gcr_codes *ret_c
 		size_t most = (size_t)last * (count - taken);
 		size_t packed = HEADER_BYTES + count + groups * bits;
 
-		/* None of the next values is more frequent than the last one. */
+		/* None of the next values is more frequent than the last one taken. */
 		if (packed + (left > most ? left - most : 0) >= codes.packed)
 			continue;
 		for (; left && taken < count; left -= last)
@@ -134,17 +134,17 @@ void gcr_codes_pack(const struct gcr_codes *codes, const uint8_t *bytes, uint8_t
 	}
 }
 
-/* Groups that are being unpacked, and what has no code. */
+/* The state of unpacking: the groups, and the bytes that have no code. */
 struct unpacking {
 	const uint8_t *packed;
-	const uint8_t *others; /* behind the groups */
+	const uint8_t *others; /* stored after the groups */
 	const uint8_t *end;
 	uint8_t *bytes;
 	size_t groups;
 	uint8_t values[1u << GCR_CODES_BITS_MAX];
 };
 
-/* Two codes at once are looked up. */
+/* A table entry for two codes at once. */
 struct pair {
 	uint8_t values[2];
 };
@@ -181,12 +181,12 @@ ALWAYS_INLINE int unpack_groups(unsigned bits, struct unpacking *at)
 
 #ifdef WIDE
 
-#define BLOCK	     64 /* bytes, one vector */
+#define BLOCK	     64 /* bytes of a vector */
 #define BLOCK_GROUPS (BLOCK / GROUP)
 
 /*
- * As many groups as can be, a vector at a time: four times as fast, most of all because it does not
- * have to guess which bytes have no code.
+ * Unpacks as many groups as possible, a vector at a time: four times as fast, mainly because there
+ * are no branches on which bytes have no code.
  */
 __attribute__((target("avx512f,avx512bw,avx512vbmi,avx512vbmi2,popcnt"))) static int unpack_blocks(
 	unsigned bits, struct unpacking *at)
@@ -199,8 +199,8 @@ __attribute__((target("avx512f,avx512bw,avx512vbmi,avx512vbmi2,popcnt"))) static
 
 	memcpy(table[0], at->values, sizeof(at->values));
 	for (unsigned i = 0; i < BLOCK; i++) {
-		table[1][i] = (uint8_t)(i / GROUP * bits + i % GROUP); /* a group has a word */
-		table[2][i] = (uint8_t)(i % GROUP * bits);	       /* and each code a byte */
+		table[1][i] = (uint8_t)(i / GROUP * bits + i % GROUP); /* each group gets a word */
+		table[2][i] = (uint8_t)(i % GROUP * bits);	       /* each code gets a byte */
 	}
 	values = _mm512_loadu_si512(table[0]);
 	places = _mm512_loadu_si512(table[1]);

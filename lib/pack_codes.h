@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Bytes most of which have one of a few values, as exponents of weights do: each becomes a code of
- * 1 to 5 bits. It is faster than LZ4, both ways, and finds what LZ4 does not, which looks for bytes
- * that come again in the same order.
+ * Compression of bytes most of which have one of a few values, such as the exponents of weights:
+ * each byte becomes a code of 1 to 5 bits. Codes are faster than LZ4 in both directions, and
+ * compress data on which LZ4 fails, because LZ4 looks for repeated sequences.
  *
- * In the store: the bits of a code (w), how many values there are (at most 2^w - 1), the values;
- * then for every 8 bytes w bytes with their codes, the first in the lowest bits; then all bytes
- * that have none of the values, whose code is 2^w - 1.
+ * Format in the store: the number of bits of a code (w), the number of values (at most 2^w - 1),
+ * the values; then for every 8 bytes w bytes with their codes, the first in the lowest bits; then
+ * all bytes that have none of the values, whose code is 2^w - 1.
  */
 #ifndef GCR_PACK_CODES_H
 #define GCR_PACK_CODES_H
@@ -18,22 +18,24 @@
 #define GCR_CODES_VALUES_MAX ((1u << GCR_CODES_BITS_MAX) - 1)
 
 struct gcr_codes {
-	unsigned bits;	/* 0: nothing is gained by them */
-	unsigned count; /* of values, the most frequent first */
+	unsigned bits;	/* 0: codes would save nothing */
+	unsigned count; /* number of values, the most frequent first */
 	uint8_t values[GCR_CODES_VALUES_MAX];
-	size_t size;   /* of the bytes that it was chosen for */
-	size_t packed; /* what they take */
+	size_t size;   /* length of the input that the codes were chosen for */
+	size_t packed; /* its packed length */
 };
 
-/* The best for these bytes, at most 4 GiB. */
+/* Chooses the best codes for these bytes, at most 4 GiB. */
 void gcr_codes_choose(const uint8_t *bytes, size_t size, struct gcr_codes *ret_codes);
 
-/* @ret_packed has room for @codes->packed; the bytes are those that it was chosen for. */
+/*
+ * Packs the bytes for which the codes were chosen. @ret_packed has room for @codes->packed bytes.
+ */
 void gcr_codes_pack(const struct gcr_codes *codes, const uint8_t *bytes, uint8_t *ret_packed);
 
 /*
- * @ret_bytes has room for @size rounded up to 8. -EBADMSG: it is nothing that was packed; nothing
- * outside is read or written.
+ * @ret_bytes has room for @size rounded up to 8. -EBADMSG: the input is not the output of
+ * gcr_codes_pack(); no byte outside the buffers is read or written.
  */
 int gcr_codes_unpack(const uint8_t *packed, size_t packed_size, uint8_t *ret_bytes, size_t size);
 

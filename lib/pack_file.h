@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What of packed snapshots stands in files of the store: written by the daemon, read by it, by a
- * later one and by the worker. Numbers are those of the machine; the files never leave it.
+ * The format of packed snapshots in files of the store. The daemon writes them; the daemon, a later
+ * daemon and the worker read them. Numbers have the machine's byte order; the files never leave it.
  *
- * packs/<uid>/<number>	segments: the packed chunks of one user, one behind the other
- * <snapshot>/packed-<uid>/<inode>	a table: which chunks of a file are packed, and where
+ *  packs/<uid>/<number>	segments: the packed chunks of one user, one after the other
+ *  <snapshot>/packed-<uid>/<inode>	a table: which chunks of a file are packed, and where
  *
- * Chunks are packed in pieces, huge pages of the store: all chunks of one are, or none.
+ * Chunks are packed by pieces, the store's huge pages: either all chunks of a piece are packed, or
+ * none is.
  */
 #ifndef GCR_PACK_FILE_H
 #define GCR_PACK_FILE_H
@@ -21,7 +22,10 @@
 #define GCR_PACK_PIECE_BYTES  (2u << 20)
 #define GCR_PACK_PIECE_CHUNKS (GCR_PACK_PIECE_BYTES / GCR_CHUNK_BYTES)
 
-/* How many pieces a file of so many bytes has; the last may be shorter, and so may its chunks. */
+/*
+ * The number of pieces of a file of @file_bytes; the last piece may be shorter, and so may its
+ * chunks.
+ */
 static inline uint64_t gcr_pack_pieces(uint64_t file_bytes)
 {
 	return file_bytes / GCR_PACK_PIECE_BYTES + (file_bytes % GCR_PACK_PIECE_BYTES != 0);
@@ -38,20 +42,20 @@ enum gcr_pack_kind {
 	GCR_PACK_NOTHING, /* not packed, or beyond the end of the file */
 	GCR_PACK_ZEROS,	  /* a hole */
 	GCR_PACK_STORED,  /* in a segment */
-	GCR_PACK_LOST,	  /* a later daemon did not find it there: it has no reference, nor bytes */
+	GCR_PACK_LOST,	  /* a later daemon did not find its bytes: the entry holds no reference */
 };
 
-/* It was there already when this one was packed: another one has the memory. */
+/* An identical chunk had been packed before: the memory is accounted to that chunk. */
 #define GCR_PACK_FLAG_SHARED 1
 /*
- * No other chunk is ever taken for this one: it is of a process in a container, or more of the same
- * digest were there than are compared.
+ * This chunk is never shared with another: its process is in a container, or there were more chunks
+ * of the same digest than are compared.
  */
 #define GCR_PACK_FLAG_ALONE  2
 
-/* Of one chunk. What is of no meaning for its kind is 0. */
+/* The entry of one chunk. Fields without a meaning for its kind are 0. */
 struct gcr_pack_entry {
-	struct gcr_digest digest; /* of its bytes, not packed */
+	struct gcr_digest digest; /* digest of the unpacked bytes */
 	uint32_t segment;
 	uint32_t offset; /* in bytes, a multiple of GCR_PACK_ALIGN_BYTES */
 	uint16_t packed_bytes_less_1;
@@ -82,8 +86,8 @@ static inline uint32_t gcr_pack_entry_packed_bytes(const struct gcr_pack_entry *
 #define GCR_PACK_TABLE_NAME_BYTES 24
 
 /*
- * A table is called as the inode's number: its file may get another name, and another file its
- * name, without a moment in which a daemon that is killed leaves one with the other's table.
+ * A table's name is the number of its file's inode, not the file's name: files can be renamed and
+ * replaced without a moment at which a killed daemon leaves a file with another file's table.
  */
 static inline void gcr_pack_table_name(uint64_t ino, char ret_name[GCR_PACK_TABLE_NAME_BYTES])
 {
@@ -95,13 +99,13 @@ struct gcr_pack_table_header {
 	uint32_t version;
 	uint32_t chunk_bytes; /* GCR_CHUNK_BYTES */
 	uint64_t file_bytes;
-	uint32_t uid; /* whose segments: the directory below packs/ */
+	uint32_t uid; /* owner of the segments: the directory below packs/ */
 	uint32_t reserved[249];
 };
 _Static_assert(sizeof(struct gcr_pack_table_header) == 1024, "a format");
 
 /*
- * The entries of a piece. It is packed as soon as the kind of its first chunk is not
+ * The entries of a piece. The piece is packed if and only if the kind of its first chunk is not
  * GCR_PACK_NOTHING: that byte is written last, and cleared first.
  */
 struct gcr_pack_table_piece {
@@ -114,7 +118,7 @@ static inline bool gcr_pack_table_piece_is_packed(const struct gcr_pack_table_pi
 	return __atomic_load_n(&piece->entries[0].kind, __ATOMIC_ACQUIRE) != GCR_PACK_NOTHING;
 }
 
-/* A table: the header, and then all pieces of the file. */
+/* The size of a table: the header, followed by all pieces of the file. */
 static inline uint64_t gcr_pack_table_bytes(uint64_t file_bytes)
 {
 	return sizeof(struct gcr_pack_table_header) +

@@ -15,10 +15,10 @@
 #include "lib/cleanup.h"
 #include "lib/printable.h"
 
-/* A later library's may be longer. */
+/* The page of a later library may be longer. */
 #define BYTES_MOST (2 * sizeof(struct gcr_page))
 
-/* What the kernel gives a short file at most, where it has huge pages for all. */
+/* The most memory that the kernel allocates for a short file, with huge pages for all files. */
 #define ROOM_MOST (4 << 20)
 
 int gcr_page_check(int fd)
@@ -29,22 +29,23 @@ int gcr_page_check(int fd)
 	struct statfs place;
 
 	/*
-	 * Who closes a file last frees its memory, which takes long where there is much of it, also
-	 * beyond its end.
+	 * Closing the last descriptor of a file frees its memory, which takes long if there is much
+	 * of it, also beyond the file's end.
 	 */
 	if (seals < 0 || (seals & wanted) != wanted || fstat(fd, &status) < 0 ||
 	    status.st_size < (off_t)GCR_PAGE_BYTES_LEAST || status.st_size > (off_t)BYTES_MOST ||
 	    status.st_blocks > ROOM_MOST / 512)
 		return -EPROTO;
-	/* Those seals forbid no holes. In huge pages (hugetlbfs) a hole is filled from a pool that
-	 * can be empty, and then it is our SIGBUS.
+	/*
+	 * The seals do not forbid holes. On hugetlbfs a hole is filled from a pool that can be
+	 * empty, and we would get SIGBUS.
 	 */
 	if (fstatfs(fd, &place) < 0 || place.f_type != TMPFS_MAGIC)
 		return -EPROTO;
 	return 0;
 }
 
-/* Words of a program's that we show: one line, printable. */
+/* Copies text of the program for display: one line, printable. */
 static void copy_words(char *to, const char *from, size_t size)
 {
 	memcpy(to, from, size);
@@ -83,7 +84,10 @@ int gcr_page_parse(const struct gcr_page *page, struct gcr_page_facts *ret_facts
 	return 0;
 }
 
-/* Memory that is not there reads as 0, as that behind the end of an older library's page. */
+/*
+ * Reads @bytes at @offset; bytes beyond the end of the file become 0, which includes fields that an
+ * older library's page lacks.
+ */
 static int read_part(int fd, void *to, size_t bytes, size_t offset)
 {
 	for (size_t done = 0; done < bytes;) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The page of a preload library (struct gcr_page), for those who look at it from outside. Its file
- * is the program's, which can hold the locks that mapping it takes, and those of its memory, for
- * seconds: all but gcr_page_check() may block, and is for helpers that can be killed
- * (lib/proc_page.h).
+ * The page of a preload library (struct gcr_page), as read from outside the program. The page's
+ * file belongs to the program, which can hold, for seconds, the locks that mapping the file and
+ * accessing its memory take. So all functions but gcr_page_check() may block, and are for helpers
+ * that can be killed (lib/proc_page.h).
  */
 #ifndef GCR_PAGE_H
 #define GCR_PAGE_H
@@ -12,20 +12,20 @@
 
 #include "lib/protocol.h"
 
-/* What a page says, made safe: strings end and are printable, enums are in range. */
+/* The contents of a page, sanitized: strings are terminated and printable, enums are in range. */
 struct gcr_page_facts {
 	enum gcr_preload_phase phase;
 	uint32_t flags; /* GCR_PAGE_* */
 	uint64_t table_changes;
 	uint64_t device_bytes;
-	uint64_t imported_bytes; /* of them, made in another process */
+	uint64_t imported_bytes; /* of device_bytes, memory made in another process */
 	uint64_t managed_bytes;
-	uint64_t apart_bytes; /* that stay with the driver though they could be mapped by hand */
+	uint64_t apart_bytes; /* made by cuMemCreate, but cannot be handed over */
 	uint32_t extents;
 	uint32_t sharings;
 	uint32_t captures;
-	uint64_t submissions; /* of all threads */
-	uint32_t wanting;     /* threads that the gate holds up and that need the GPU */
+	uint64_t submissions; /* sum over all threads */
+	uint32_t wanting;     /* threads that wait at the gate and need the GPU */
 	bool is_moving;
 	char incomplete[64];
 	char obstacle[128];
@@ -33,27 +33,27 @@ struct gcr_page_facts {
 };
 
 /*
- * May this file be a page? It is one in memory, of the length of a page, and its owner can change
- * that no more. Does not block. -EPROTO.
+ * Can this file be a page: a file in memory, of the length of a page, whose size is sealed? Does
+ * not block. 0; -EPROTO: no.
  */
 int gcr_page_check(int fd);
 
 /*
- * The page in this file; @fd stays the caller's. -EPROTO: there is none; -ENOMEM; -errno of
+ * Reads the page in this file; @fd stays the caller's. -EPROTO: not a page; -ENOMEM; -errno of
  * pread(2).
  */
 int gcr_page_read(int fd, struct gcr_page_facts *ret_facts);
 
 /*
- * The facts of a page of which all but the slots has been copied to @page: submissions, which are
- * theirs, are 0. -EPROTO: it is no page.
+ * Parses a page that has been copied to @page without its slots; submissions, the sum over the
+ * slots, is 0. -EPROTO: not a page.
  */
 int gcr_page_parse(const struct gcr_page *page, struct gcr_page_facts *ret_facts);
 
 /*
- * The library of this page may connect again. By memory, not by write(2): the lock that this takes
- * can be held by the owner of the file for as long as he likes. -EPROTO, as gcr_page_read();
- * -errno.
+ * Clears is_parked in this page, so that its library may connect again. The page is mapped for
+ * that: write(2) takes a lock that the file's owner can hold for as long as he likes. -EPROTO, as
+ * gcr_page_read(); -errno.
  */
 int gcr_page_unpark(int fd);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Words that are shown: UTF-8 by RFC 3629, without what a terminal obeys. */
+/* Making text printable: UTF-8 by RFC 3629, without characters that control a terminal. */
 #include "lib/printable.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define BYTES_MAX 4 /* of a character */
+#define BYTES_MAX 4 /* of a UTF-8 character */
 
 static const struct range {
 	uint32_t first, last;
@@ -23,7 +23,7 @@ static bool is_safe(uint32_t character)
 	return true;
 }
 
-/* How many bytes the character at @at has if it is a safe one, in its shortest form; else 0. */
+/* The length in bytes of the character at @at if it is safe and in its shortest form; else 0. */
 static size_t safe_length(const unsigned char *at)
 {
 	static const uint32_t FIRST_OF_LENGTH[BYTES_MAX + 1] = {0, 0, 0x80, 0x800, 0x10000};
@@ -36,7 +36,7 @@ static size_t safe_length(const unsigned char *at)
 
 	if (at[0] >= 0xf8)
 		return 0;
-	/* The NUL at the end is no continuation. */
+	/* The final NUL is not a continuation byte. */
 	for (size_t i = 1; i < length; i++) {
 		if ((at[i] & 0xc0) != 0x80)
 			return 0;

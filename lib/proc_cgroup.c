@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Where a process is in the cgroup trees (v2, v1 or both), and what they allow it. */
+/* The place of a process in the cgroup trees (v2, v1 or both), and the limits that apply there. */
 #include "lib/proc_cgroup.h"
 
 #include <errno.h>
@@ -48,7 +48,7 @@ int gcr_cgroup_parse_place(char *text, struct gcr_cgroup_place *place)
 	int r = 0;
 
 	while (r == 0 && rest && *rest) {
-		/* "hierarchy:controllers:path"; only the path may hold more colons */
+		/* "hierarchy:controllers:path"; only the path may contain more colons */
 		char *path = strsep(&rest, "\n");
 		const char *hierarchy = strsep(&path, ":");
 		const char *controllers = path ? strsep(&path, ":") : NULL;
@@ -81,7 +81,7 @@ int gcr_proc_cgroup(pid_t pid, char **ret_path)
 	r = cgroup_place(pid, &place);
 	if (r < 0)
 		return r;
-	/* In a hybrid setup the v2 tree may be there and unused. */
+	/* In a hybrid setup the v2 tree may be mounted but unused. */
 	if (place.unified && (strcmp(place.unified, "/") != 0 || !place.memory))
 		*ret_path = TAKE_PTR(place.unified);
 	else if (place.memory)
@@ -97,7 +97,7 @@ void gcr_cgroup_mount_finish(struct gcr_cgroup_mount *mount)
 	free(mount->point);
 }
 
-/* mountinfo writes blanks, tabs, newlines and backslashes as three octal digits. */
+/* Replaces the octal escapes of mountinfo (blanks, tabs, newlines and backslashes), in place. */
 static void unescape_octal(char *text)
 {
 	char *out = text;
@@ -147,7 +147,7 @@ int gcr_cgroup_parse_mount(char *text, const char *controller, struct gcr_cgroup
 	return -ENOENT;
 }
 
-/* @controller NULL: the v2 tree. -ENOENT: it is not mounted here. */
+/* @controller NULL: the v2 tree. -ENOENT: the tree is not mounted here. */
 static int find_cgroup_mount(const char *controller, struct gcr_cgroup_mount *mount)
 {
 	_cleanup_free_ char *text = NULL;
@@ -167,9 +167,9 @@ int gcr_proc_cgroup_mount(char **ret_point)
 }
 
 /*
- * Calls @visit with the directory of the process's cgroup and then of each ancestor up to the
- * mount, until it returns non-zero. @name is the cgroup's path as the process's cgroup file
- * counts it. A tree that is not mounted here, or not that part of it, has no directories to visit.
+ * Calls @visit for the directory of the process's cgroup and then for each ancestor up to the
+ * mount, until @visit returns non-zero. @name is the cgroup's path as in the process's cgroup file.
+ * If the tree, or that part of it, is not mounted here, there are no directories to visit.
  */
 static int each_cgroup(const char *controller, const char *cgroup,
 		       int (*visit)(const char *directory, const char *name, void *data),
@@ -251,7 +251,7 @@ bool gcr_cgroup_parse_value(const char *text, const char *key, uint64_t *ret_val
 struct memory_files {
 	const char *limit;
 	const char *current;
-	const char *inactive_file; /* key in memory.stat, of the cgroup and all below it */
+	const char *inactive_file; /* key in memory.stat, for the cgroup and its descendants */
 };
 
 static const struct memory_files memory_v2 = {"memory.max", "memory.current", "inactive_file"};
@@ -278,11 +278,11 @@ static int narrow_memory_room(const char *directory, const char *name, void *dat
 	uint64_t cache = 0;
 	uint64_t bytes;
 
-	/* No file (the root, or no memory controller) or "max": no limit at this level. */
+	/* No such file (the root, or no memory controller) or "max": no limit at this level. */
 	if (read_cgroup_u64(directory, room->files->limit, &limit) < 0 ||
 	    read_cgroup_u64(directory, room->files->current, &current) < 0)
 		return 0;
-	/* File pages count as used, but go when memory is wanted. */
+	/* Inactive file pages count as used, but are reclaimed when memory is needed. */
 	if (read_cgroup_file(directory, "memory.stat", &stat) == 0)
 		gcr_cgroup_parse_value(stat, room->files->inactive_file, &cache);
 	current -= cache < current ? cache : current;
@@ -326,7 +326,7 @@ int gcr_proc_memory_room(pid_t pid, uint64_t *ret_bytes, char **ret_what)
 	return 0;
 }
 
-/* v2: frozen by itself or an ancestor, be it complete yet or not. */
+/* v2: the cgroup or an ancestor is frozen, or is being frozen. */
 static int cgroup_is_frozen_v2(const char *directory, const char *name, void *data)
 {
 	_cleanup_free_ char *text = NULL;
@@ -340,7 +340,7 @@ static int cgroup_is_frozen_v2(const char *directory, const char *name, void *da
 	       gcr_cgroup_parse_value(text, "frozen", &value) && value == 1;
 }
 
-/* v1: "FREEZING" and "FROZEN" include what an ancestor does. */
+/* v1: "FREEZING" and "FROZEN" include the effect of ancestors. */
 static int cgroup_is_frozen_v1(const char *directory, const char *name, void *data)
 {
 	_cleanup_free_ char *text = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Where a process is in the cgroup trees (v2, v1 or both), and what they allow it. */
+/* The place of a process in the cgroup trees (v2, v1 or both), and the limits that apply there. */
 #ifndef GCR_LIB_PROC_CGROUP_H
 #define GCR_LIB_PROC_CGROUP_H
 
@@ -7,19 +7,20 @@
 #include <sys/types.h>
 
 /*
- * The process's cgroup path as status shows it: the v2 path, else (also if that is the root and
- * memory is v1's) the v1 memory controller's. The string is the caller's. -ENOENT: neither.
+ * The process's cgroup path as status shows it: the v2 path; the v1 memory controller's if there is
+ * no v2 path, or if that is the root and memory is controlled by v1. The caller frees the string.
+ * -ENOENT: neither.
  */
 int gcr_proc_cgroup(pid_t pid, char **ret_path);
 
 /*
- * Bytes that may still be allocated for @pid: the least of limit - current over its memory
- * cgroup and all ancestors (v2 memory.max, v1 memory.limit_in_bytes), and MemAvailable.
- * *ret_what names what is narrowest ("MemAvailable" or the cgroup's path), for the caller to free.
+ * Bytes that may still be allocated for @pid: the least of limit - current over its memory cgroup
+ * and all ancestors (v2 memory.max, v1 memory.limit_in_bytes), and MemAvailable. *ret_what names
+ * the tightest limit ("MemAvailable" or the cgroup's path); the caller frees it.
  */
 int gcr_proc_memory_room(pid_t pid, uint64_t *ret_bytes, char **ret_what);
 
-/* Where the v2 tree is mounted, for the caller to free. -ENOENT: nowhere. */
+/* The mount point of the v2 tree, which the caller frees. -ENOENT: not mounted. */
 int gcr_proc_cgroup_mount(char **ret_point);
 
 /* Is the process's cgroup frozen (v2 cgroup.events frozen 1, v1 freezer.state)? 1, 0, -errno. */

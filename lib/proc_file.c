@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Small files of the kernel's, read whole. */
+/* Reading small files of the kernel as a whole. */
 #include "lib/proc_file.h"
 
 #include <ctype.h>
@@ -13,10 +13,10 @@
 #include "lib/cleanup.h"
 #include "lib/proc_source.h"
 
-/* environ may be as large as the stack's quarter; more than this is not a program's environment. */
+/* environ may be as large as a quarter of the stack; more than this is no program's environment. */
 #define FILE_BYTES_MAX (64u << 20)
 
-static const struct gcr_proc_source *source; /* set before there are threads */
+static const struct gcr_proc_source *source; /* set before there are other threads */
 
 void gcr_proc_set_source(const struct gcr_proc_source *new_source)
 {
@@ -88,7 +88,7 @@ int gcr_file_read(const char *path, char **ret_text, size_t *ret_bytes)
 	return 0;
 }
 
-/* The list is of files that never do: one that is not known is taken for one that does. */
+/* Can reading this file block? Only the files listed never do; any other is assumed to block. */
 static bool can_wait(const char *name)
 {
 	static const char *const others[] = {"status",	 "comm",    "cgroup",  "mountinfo",

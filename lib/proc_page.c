@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Nothing here keeps state. */
+/* Pages of preload libraries, see proc_page.h. No state. */
 #include "lib/proc_page.h"
 
 #include <errno.h>
@@ -18,8 +18,8 @@
 #include "lib/procfs.h"
 
 /*
- * Files in memory are on one filesystem of the kernel's, which nobody can mount. A user's own
- * filesystem would be asked nothing here, and what it does not answer keeps nobody waiting.
+ * Files in memory are on a filesystem inside the kernel, which no user can mount.
+ * AT_STATX_DONT_SYNC: a user's own filesystem is not asked, so it cannot block us.
  */
 static bool is_memfd(int fd)
 {
@@ -75,7 +75,10 @@ int gcr_proc_unpark_page(pid_t pid, int fd)
 	return gcr_page_unpark(fd);
 }
 
-/* A file of our own, which @pid's is copied to by whoever can be kept waiting. */
+/*
+ * Returns a descriptor of the table to read: a copy made by the source, since reading @fd can
+ * block; without a source, @fd itself, duplicated.
+ */
 static int copy_table(pid_t pid, int fd, int *ret_fd)
 {
 	if (gcr_proc_source())

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Walking down from a process to what it has made. Blocks only on /proc, keeps no state. */
+/* Walking from a process down to its descendants. Blocks only on /proc, keeps no state. */
 #include "lib/proc_tree.h"
 
 #include <dirent.h>
@@ -27,14 +27,14 @@ int gcr_proc_parse_children(const char *text, int (*visit)(pid_t child, void *da
 		if (end == text)
 			return 0;
 		text = end;
-		/* 0: one that cannot be seen from our pid namespace */
+		/* 0: a child that is not visible in our pid namespace */
 		r = child > 0 ? visit(child, data) : 0;
 		if (r)
 			return r;
 	}
 }
 
-/* The children that one thread has made, or was given. */
+/* Visits the children that one thread has made, or that were reparented to it. */
 static int each_child_of_thread(pid_t pid, int thread, int (*visit)(pid_t child, void *data),
 				void *data)
 {
@@ -46,7 +46,7 @@ static int each_child_of_thread(pid_t pid, int thread, int (*visit)(pid_t child,
 	snprintf(name, sizeof(name), "task/%d/children", thread);
 	r = gcr_proc_read(pid, name, &children, NULL);
 	if (r == -ESRCH) {
-		/* It has ended, or the kernel has no such file. */
+		/* The thread has ended, or the kernel has no such file. */
 		snprintf(name, sizeof(name), "task/%d/stat", thread);
 		gcr_proc_path(path, pid, name);
 		return access(path, F_OK) == 0 ? -EOPNOTSUPP : 0;
@@ -79,7 +79,7 @@ int gcr_proc_each_child(pid_t pid, int (*visit)(pid_t child, void *data), void *
 struct walk {
 	struct gcr_proc_member *members;
 	size_t count, room;
-	pid_t parent; /* whose children are visited */
+	pid_t parent; /* the process whose children are visited */
 };
 
 static void free_walk(struct walk *walk)
@@ -117,22 +117,24 @@ static int add_child(pid_t child, void *data)
 	struct gcr_proc_stat stat;
 	int r = gcr_proc_stat(child, &stat);
 
-	/* It has ended, or was given away: the next walk does not find it, and so this one is not
-	 * the last. */
+	/*
+	 * The child has ended or was reparented: the next walk does not find it here, so this walk
+	 * is not the last one.
+	 */
 	if (r == -ESRCH || (r == 0 && stat.parent != walk->parent))
 		return 0;
 	if (r < 0)
 		return gcr_proc_is_silent(r) ? -ETIMEDOUT : r;
 	if (walk->count == GCR_PROC_TREE_MAX)
 		return -E2BIG;
-	/* listed twice: given from one thread to another in between, or within the tree */
+	/* listed twice: reparented to another thread or within the tree during the walk */
 	for (size_t i = 0; i < walk->count; i++)
 		if (walk->members[i].pid == child)
 			return 0;
 	return add_member(walk, child, &stat);
 }
 
-/* -ESRCH: no root. */
+/* -ESRCH: the root does not exist. */
 static int walk_down(struct walk *walk, pid_t root)
 {
 	struct gcr_proc_stat stat;
@@ -143,7 +145,7 @@ static int walk_down(struct walk *walk, pid_t root)
 		r = -ETIMEDOUT;
 	if (r == 0)
 		r = add_member(walk, root, &stat);
-	/* The list grows while we go along it. */
+	/* The list grows during the loop. */
 	for (size_t i = 0; i < walk->count && r == 0; i++) {
 		walk->parent = walk->members[i].pid;
 		r = gcr_proc_each_child(walk->parent, add_child, walk);

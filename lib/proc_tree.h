@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A process and all that it has made: children by the kernel's own lists of them
+ * A process and all its descendants, by the kernel's lists of children
  * (/proc/PID/task/TID/children, of kernels with CONFIG_PROC_CHILDREN, which CRIU needs too).
  */
 #ifndef GCR_LIB_PROC_TREE_H
@@ -14,31 +14,31 @@
 #include "lib/procfs.h"
 
 /*
- * Calls @visit with every child of @pid, whichever of its threads is the parent, until it returns
- * non-zero, and returns that; else 0, -ESRCH, -EACCES, -EOPNOTSUPP: the kernel has no such lists.
- * While children end the kernel may leave out others (proc(5)), and what is listed may be gone or
- * another process by the time it is visited: gcr_proc_tree() makes sure.
+ * Calls @visit for every child of @pid, whichever of its threads is the parent, until @visit
+ * returns non-zero, and returns that value; else 0, -ESRCH, -EACCES, -EOPNOTSUPP: the kernel has no
+ * such lists. While children end the kernel may skip others (proc(5)), and a listed child may have
+ * ended, or its pid been reused, before it is visited: gcr_proc_tree() handles both.
  */
 int gcr_proc_each_child(pid_t pid, int (*visit)(pid_t child, void *data), void *data);
 
 struct gcr_proc_member {
 	pid_t pid;
-	pid_t parent; /* of the root: not of the tree */
+	pid_t parent; /* of the root: a process outside the tree */
 	uint64_t start_ticks;
-	char state; /* as in gcr_proc_stat: 'Z' and 'X' have ended, and nobody has waited for them
-		     */
+	/* As in gcr_proc_stat; 'Z' and 'X': the process has ended and has not been waited for. */
+	char state;
 	char comm[GCR_COMM_BYTES];
 };
 
 #define GCR_PROC_TREE_MAX 4096u /* processes of a tree */
 
 /*
- * @root and all its descendants, every one behind its parent, zombies too. What has been given to
- * another parent since its own ended (init, a subreaper) is in the tree only if that parent is.
- * The tree is walked until two walks find the same, so one that is stopped is found as it is; one
- * that runs may change the moment after. The list is for the caller to free. With words: -ESRCH no
- * such root, -EBUSY it changes all the time, -E2BIG more than GCR_PROC_TREE_MAX, -EACCES,
- * -EOPNOTSUPP, -ENOMEM.
+ * Lists @root and all its descendants, every process after its parent, zombies too. A process that
+ * was given another parent when its own ended (init, a subreaper) is in the tree only if that
+ * parent is. The tree is walked until two walks give the same result, so the list of a stopped tree
+ * is exact; a running tree may change a moment later. The caller frees the list. Errors, with a
+ * message: -ESRCH no such root, -EBUSY it changes all the time, -E2BIG more than GCR_PROC_TREE_MAX,
+ * -EACCES, -EOPNOTSUPP, -ENOMEM.
  */
 int gcr_proc_tree(pid_t root, struct gcr_proc_member **ret_members, size_t *ret_count,
 		  struct gcr_error *error);

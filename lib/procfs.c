@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Reading /proc. Processes vanish while they are read: whatever the kernel
- * says then (ENOENT, ESRCH, an empty file), the caller hears -ESRCH. Nothing here keeps state.
+ * Reading /proc. A process can end while it is read: for all results that this gives (ENOENT,
+ * ESRCH, an empty file) the functions return -ESRCH. No state.
  */
 #include "lib/procfs.h"
 
@@ -28,12 +28,12 @@
 #include "lib/proc_source.h"
 #include "lib/proc_text.h"
 
-#define LINK_BYTES	4096 /* the kernel cuts a link's text at a page */
+#define LINK_BYTES	4096 /* the kernel cuts a link's text at one page */
 #define TASK_STAT_BYTES 32   /* "task/TID/stat" */
 
 #define SIGKILL_MASK (UINT64_C(1) << (SIGKILL - 1))
 
-#define PF_EXITING 0x4ul /* linux/sched.h; it stands in /proc/PID/stat as it is */
+#define PF_EXITING 0x4ul /* linux/sched.h; /proc/PID/stat shows the flags unchanged */
 
 int gcr_proc_parse_stat(const char *text, size_t bytes, struct gcr_proc_stat *ret_stat)
 {
@@ -45,7 +45,9 @@ int gcr_proc_parse_stat(const char *text, size_t bytes, struct gcr_proc_stat *re
 	int parent;
 	int used = 0;
 
-	/* The name may hold brackets, blanks and newlines; what follows it never holds ')'. */
+	/*
+	 * The name may hold brackets, blanks and newlines; the text after the name never holds ')'.
+	 */
 	open_bracket = memchr(text, '(', bytes);
 	close_bracket = memrchr(text, ')', bytes);
 	if (!open_bracket || !close_bracket || close_bracket < open_bracket)
@@ -60,7 +62,7 @@ int gcr_proc_parse_stat(const char *text, size_t bytes, struct gcr_proc_stat *re
 		return -EPROTO;
 	stat.parent = parent;
 	field += used;
-	/* now behind field 4; field 9 has the flags, field 22 is the start time */
+	/* after field 4; field 9 has the flags, field 22 is the start time */
 	for (int number = 5; number <= 22; number++) {
 		field += strspn(field, " ");
 		if (number == 22)
@@ -106,7 +108,7 @@ int gcr_proc_parse_status(char *text, struct gcr_proc_status *ret_status)
 	struct gcr_proc_status status = {};
 	char *rest;
 
-	/* The kernel escapes newlines of the name here, so every line is what it seems to be. */
+	/* The kernel escapes newlines in the name here, so no line can be forged. */
 	rest = text;
 	while (rest && *rest) {
 		char *line = strsep(&rest, "\n");
@@ -165,8 +167,10 @@ int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status)
 	return 0;
 }
 
-/* Also if it has gone. In an exit of a process the kernel kills its other threads, and they go on
- * until they see the signal. */
+/*
+ * Has the thread been killed, or ended? When a process exits, the kernel kills its other threads,
+ * which keep running until they see the signal.
+ */
 static bool is_killed(pid_t tid)
 {
 	struct gcr_proc_status status;
@@ -176,14 +180,15 @@ static bool is_killed(pid_t tid)
 }
 
 /*
- * The first thread of @pid that goes on; 0: there is none; -errno. *ret_owner is the owner of its
- * files in /proc unless @ret_owner is NULL: one that has been killed counts for that, as it has its
- * memory until it is on its way out.
+ * The first thread of @pid that is not exiting. 0: there is none; -errno; -E2BIG: more threads than
+ * are examined. If @ret_owner is not NULL, it gets the owner of the thread's files in /proc, and a
+ * killed thread counts as living, since it has its memory until it exits.
  */
 static pid_t find_living_thread(pid_t pid, struct stat *ret_owner)
 {
 	_cleanup_closedir_ DIR *directory = NULL;
 	char path[GCR_PROC_PATH_BYTES];
+	int count = 0;
 
 	gcr_proc_path(path, pid, "task");
 	directory = opendir(path);
@@ -204,6 +209,8 @@ static pid_t find_living_thread(pid_t pid, struct stat *ret_owner)
 			return errno ? gcr_proc_error(errno) : 0;
 		if (!isdigit((unsigned char)entry->d_name[0]))
 			continue;
+		if (count++ == GCR_PROC_THREADS_LOOKED_AT)
+			return -E2BIG;
 		tid = (pid_t)strtol(entry->d_name, NULL, 10);
 		snprintf(name, sizeof(name), "task/%d/stat", (int)tid);
 		gcr_proc_path(path, pid, name);
@@ -214,7 +221,7 @@ static pid_t find_living_thread(pid_t pid, struct stat *ret_owner)
 		if (ret_owner && stat(path, ret_owner) < 0)
 			continue;
 		r = gcr_proc_read(pid, name, &text, &bytes);
-		if (gcr_proc_is_silent(r) || r == -ENOMEM)
+		if (r < 0 && r != -ESRCH)
 			return r;
 		if (!r && bytes && !gcr_proc_parse_stat(text, bytes, &thread) &&
 		    !thread.is_exiting && (ret_owner || !is_killed(tid)))
@@ -226,6 +233,8 @@ int gcr_proc_is_ending(pid_t pid)
 {
 	pid_t tid = pid > 0 ? find_living_thread(pid, NULL) : -ESRCH;
 
+	if (tid == -E2BIG)
+		return 0;
 	return tid < 0 ? tid : !tid;
 }
 
@@ -247,8 +256,8 @@ int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
 	if (stat(path, &status) < 0)
 		return gcr_proc_error(errno);
 	/*
-	 * The directory itself is the user's in any case; what is in it is root's if the process is
-	 * not dumpable, but also that of a thread whose memory has gone.
+	 * The directory itself always belongs to the user; its files belong to root if the process
+	 * is not dumpable, but also if the thread has already released its memory.
 	 */
 	gcr_proc_path(path, pid, "stat");
 	if (stat(path, &inner) < 0)
@@ -259,8 +268,9 @@ int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
 		if (tid == -ESRCH)
 			return -ESRCH;
 		/*
-		 * Also if a thread does not let itself be looked at. @inner is of that thread then:
-		 * root's, or the user's because the process is dumpable.
+		 * Also on errors (a thread cannot be read in time, or there are too many). @inner
+		 * then belongs to the last thread examined: its owner is root, or the user because
+		 * the process is dumpable.
 		 */
 		if (tid)
 			status = inner;
@@ -271,8 +281,8 @@ int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
 }
 
 /*
- * One link of /proc/PID/fd, behind the *bytes that are there. 0 also if it has been closed since.
- * -EFBIG.
+ * Appends one link of /proc/PID/fd to @stream and adds its length to *bytes. Returns 0 also if the
+ * descriptor has been closed since. -EFBIG.
  */
 static int write_link(int directory_fd, const char *name, FILE *stream, size_t *bytes)
 {
@@ -307,7 +317,7 @@ static int write_links(pid_t pid, FILE *stream)
 		entry = readdir(directory);
 		if (!entry && errno)
 			return gcr_proc_error(errno);
-		/* readdir also ends without an error when the process is gone: ask once more */
+		/* readdir also stops without an error if the process has ended: check again */
 		if (!entry)
 			return access(path, F_OK) < 0 ? gcr_proc_error(errno) : 0;
 		if (!isdigit((unsigned char)entry->d_name[0]))
@@ -350,7 +360,7 @@ int gcr_proc_each_link(pid_t pid, int (*visit)(int fd, const char *target, void 
 	int r = gcr_proc_links(pid, &text, &bytes);
 
 	end = text + bytes;
-	/* The text ends with a NUL; that it has both parts of each entry is looked at. */
+	/* The text ends with a NUL; each entry is checked to have both parts. */
 	for (const char *entry = text; r == 0 && entry < end;) {
 		const char *target = entry + strlen(entry) + 1;
 
@@ -473,7 +483,7 @@ bool gcr_proc_parse_span(const char *line, struct gcr_proc_span *ret_span)
 		      &ret_span->end, &ret_span->offset) == 3;
 }
 
-/* A line at a time: maps can have millions of them. */
+/* Reads one line at a time: maps can have millions of lines. */
 static int each_line_of_maps(pid_t pid, int (*visit)(char *line, void *data), void *data)
 {
 	_cleanup_fclose_ FILE *file = NULL;
@@ -498,11 +508,14 @@ static int each_line_of_maps(pid_t pid, int (*visit)(char *line, void *data), vo
 	}
 }
 
-/* Of names that are kept in mind. Few programs have more: names after these are visited again. */
+/*
+ * Limit for the names that are remembered. Few programs have more; names beyond it are visited
+ * repeatedly.
+ */
 #define NAMES_BYTES_MAX (1u << 20)
 
 struct mappings {
-	void *seen; /* few lines name a new file */
+	void *seen; /* a tree of names; few lines name a new file */
 	size_t seen_bytes;
 	int (*visit)(const char *path, void *data);
 	void *data;
@@ -514,7 +527,7 @@ static int visit_new_file(char *line, void *data)
 	const char *name = gcr_proc_parse_mapping_path(line);
 	_cleanup_free_ char *copy = NULL;
 
-	/* "[heap]", "[anon:...]" and the like are no files */
+	/* "[heap]", "[anon:...]" and the like are not files */
 	if (*name == '\0' || *name == '[' || tfind(name, &mappings->seen, compare_strings))
 		return 0;
 	if (mappings->seen_bytes < NAMES_BYTES_MAX) {
@@ -522,7 +535,7 @@ static int visit_new_file(char *line, void *data)
 		if (!copy || !tsearch(copy, &mappings->seen, compare_strings))
 			return -ENOMEM;
 		mappings->seen_bytes += strlen(copy);
-		copy = NULL; /* the tree's */
+		copy = NULL; /* owned by the tree now */
 	}
 	return mappings->visit(name, mappings->data);
 }
@@ -603,14 +616,14 @@ int gcr_proc_open(pid_t pid, uint64_t start_ticks, int *ret_pidfd)
 		return r;
 	if (stat.start_ticks != start_ticks)
 		return -ESRCH;
-	/* Still there, so its pid was not given to another before the start time was read. */
+	/* The process still exists, so its pid was not reused before the start time was read. */
 	if (syscall(SYS_pidfd_send_signal, pidfd, 0, NULL, 0) < 0 && errno == ESRCH)
 		return -ESRCH;
 	*ret_pidfd = TAKE_FD(pidfd);
 	return 0;
 }
 
-/* Is the pid namespace of @target this one, or below it? */
+/* Is the pid namespace of @target the one of @above, or a descendant of it? */
 static int is_at_or_below(const struct stat *above, pid_t target)
 {
 	_cleanup_close_ int namespace = -1;
@@ -627,7 +640,9 @@ static int is_at_or_below(const struct stat *above, pid_t target)
 		if (targets.st_dev == above->st_dev && targets.st_ino == above->st_ino)
 			return 1;
 		parent = ioctl(namespace, NS_GET_PARENT);
-		/* EPERM: no parent, or none that we may see; the caller's would be below ours */
+		/*
+		 * EPERM: no parent, or one outside our own namespace, where the caller's cannot be
+		 */
 		if (parent < 0)
 			return errno == EPERM ? 0 : -errno;
 		close(namespace);
@@ -645,17 +660,17 @@ int gcr_proc_namespace_reaches(pid_t caller, pid_t target)
 
 	if (caller <= 0 || target <= 0)
 		return -ESRCH;
-	/* The status is everybody's to read, and is read without waiting for the process. */
+	/* The status is readable for everybody, and reading it does not block on the process. */
 	if (gcr_proc_status(caller, &its) == 0) {
 		/*
-		 * Without a pid in a namespace below ours the caller is in ours. Then all that has
-		 * a number for us is in its namespace, or below it.
+		 * A caller with only one pid is in our own namespace. Every process that has a pid
+		 * here is in that namespace or below it.
 		 */
 		if (its.ns_pids_count == 1) {
 			gcr_proc_path(path, target, "stat");
 			return access(path, F_OK) < 0 ? gcr_proc_error(errno) : 1;
 		}
-		/* What is in the caller's namespace, or below it, has no fewer pids. */
+		/* A process in the caller's namespace, or below it, has at least as many pids. */
 		if (gcr_proc_status(target, &targets) == 0 &&
 		    targets.ns_pids_count < its.ns_pids_count)
 			return 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Starting programs by vfork(2), as posix_spawn(3) does, which cannot enter a cgroup: safe in a
- * process with threads, quick in a large one, and nothing leaks into them.
+ * Starting programs by vfork(2), as posix_spawn(3) does, which cannot enter a cgroup. Safe in a
+ * process with threads, fast in a large one, and no descriptor leaks into the program.
  */
 #include "lib/program.h"
 
@@ -61,18 +61,19 @@ char **gcr_environment_copy(const char *const *unwanted, size_t unwanted_count, 
 }
 
 /*
- * What the child needs, made before it is there. It shares our memory and must not change any that
- * we use, nor allocate.
+ * Data for the child, prepared before vfork(2). The child shares our memory and must neither change
+ * data that we use nor allocate memory.
  */
 struct start {
 	const struct gcr_program *program;
-	const int *sources; /* above all targets: no dup2 overwrites what a later one needs */
-	int report_fd;	    /* likewise; gets -errno, or is closed by exec */
+	/* Above all targets: no dup2 overwrites a source that is needed later. */
+	const int *sources;
+	int report_fd; /* also above all targets; gets -errno, or is closed by exec */
 };
 
 static int set_signals(int ignored_signal)
 {
-	/* Those that the C library keeps for itself have handlers, which exec makes the default. */
+	/* The C library's own signals keep their handlers; exec resets them to the default. */
 	for (int number = 1; number < NSIG; number++) {
 		const struct sigaction action = {
 			.sa_handler = number == ignored_signal ? SIG_IGN : SIG_DFL,
@@ -84,7 +85,7 @@ static int set_signals(int ignored_signal)
 	return 0;
 }
 
-/* "0" is whoever writes. */
+/* Writing "0" moves the writing process. */
 static int enter_cgroup(int procs_fd)
 {
 	return procs_fd > 0 && write(procs_fd, "0", 1) != 1 ? -errno : 0;
@@ -135,7 +136,7 @@ __attribute__((noreturn, noinline)) static void become(const struct start *start
 	_exit(127);
 }
 
-/* Whatever -errno the child has reported; 0: it is the program. */
+/* The -errno that the child has reported; 0: the program is running. */
 static int read_report(int fd)
 {
 	int r = 0;
@@ -164,7 +165,7 @@ static int start_with(const struct gcr_program *program, const int *sources, pid
 	close(pipe_fds[1]);
 	if (r < 0)
 		return r;
-	/* A handler of ours must not run in the child. */
+	/* No signal handler of ours may run in the child. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	pid = vfork();
@@ -217,7 +218,7 @@ int gcr_program_start(const struct gcr_program *program, pid_t *ret_pid, int *re
 	pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
 	if (pidfd < 0) {
 		r = -errno;
-		/* It has only just begun, so it ends at once. */
+		/* The program has just started, so it ends at once. */
 		kill(pid, SIGKILL);
 		waitpid(pid, NULL, 0);
 		return r;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Programs that the daemon starts: with the descriptors and the environment that they are given
- * and nothing else, every signal as it is by default, in a session of their own (Ctrl-C in our
- * terminal is not theirs).
+ * Starting programs: each gets only the descriptors and the environment that the caller gives it,
+ * default actions for all signals, and a session of its own (Ctrl-C in our terminal does not reach
+ * it).
  */
 #ifndef GCR_LIB_PROGRAM_H
 #define GCR_LIB_PROGRAM_H
@@ -15,46 +15,53 @@
 #include "lib/cleanup.h"
 
 /*
- * A copy of our environment less the variables @unwanted, and with room for one more at the end.
- * @ret_count (may be NULL): how many there are. NULL: no memory.
+ * Copies our environment without the variables @unwanted, leaving room for one more at the end.
+ * @ret_count (may be NULL): the number of variables. NULL: no memory.
  */
 char **gcr_environment_copy(const char *const *unwanted, size_t unwanted_count, size_t *ret_count);
 void gcr_environment_free(char **environment);
 GCR_DEFINE_CLEANUP(char **, gcr_environment_free);
 
-/* For a helper program of ours: our environment without what loads libraries. NULL: no memory. */
+/*
+ * The environment for one of our helper programs: ours without the variables that make the loader
+ * load libraries. NULL: no memory.
+ */
 char **gcr_helper_environment(void);
 
 struct gcr_program {
-	const char *path; /* a program's file: PATH is not searched */
+	const char *path; /* the program's file: PATH is not searched */
 	char *const *arguments;
 	char *const *environment;
 	/*
-	 * What the program has open: fds[N] becomes its descriptor N, and there are no others. A
-	 * negative number becomes /dev/null. They stay the caller's, and may be any, in any order.
+	 * The program's descriptors: fds[N] becomes its descriptor N; it gets no others. A negative
+	 * number becomes /dev/null. The descriptors stay the caller's, and may be any, in any
+	 * order.
 	 */
 	const int *fds;
 	size_t fds_count;
-	/* For the launcher (criu-glue/launch.h): its session does not outlive us. */
+	/* For the launcher (criu-glue/launch.h): its session ends when we end. */
 	bool ends_with_starter;
-	int ignored_signal; /* one that the program begins with ignoring; 0: none */
+	int ignored_signal; /* a signal that the program ignores from its start; 0: none */
 	/*
-	 * A cgroup's cgroup.procs, open for writing: the program begins there, and with it whatever
-	 * it starts. 0 (which is stdin, and never that) or less: where we are.
+	 * The file cgroup.procs of a cgroup, open for writing: the program starts in that cgroup,
+	 * and so do its children. 0 (which is stdin and cannot be a cgroup) or less: the program
+	 * stays in our cgroup.
 	 */
 	int cgroup_procs_fd;
 };
 
 /*
- * Start it. -errno: it is not running; what entering the cgroup gave is among them (ENODEV: it has
- * been removed; EBUSY, EOPNOTSUPP: it takes no processes). Its end is the caller's to collect.
+ * Starts the program; the caller has to wait for its end. -errno: the program is not running. The
+ * errors include those of entering the cgroup (ENODEV: it has been removed; EBUSY, EOPNOTSUPP: it
+ * takes no processes).
  */
 int gcr_program_start(const struct gcr_program *program, pid_t *ret_pid, int *ret_pidfd);
 
 /*
- * Start a helper program that we speak to: its descriptor @number (3 or more) is one end of a pair
- * of SOCK_SEQPACKET sockets, *ret_socket the other one, the caller's. Its environment is ours
- * without what loads libraries. @keep_stderr: it has our stderr. Errors as above.
+ * Starts a helper program that we exchange messages with: its descriptor @number (3 or more) is one
+ * end of a SOCK_SEQPACKET socket pair; the caller owns the other end, *ret_socket. The environment
+ * is that of gcr_helper_environment(). @keep_stderr: the helper inherits our stderr. Errors as
+ * gcr_program_start().
  */
 int gcr_program_start_connected(const char *path, char *const *arguments, int number,
 				bool keep_stderr, pid_t *ret_pid, int *ret_pidfd, int *ret_socket);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * By system calls, for those of libc change all threads. With the user id of file systems the
- * kernel takes the capabilities that override modes from a thread, and gives them back.
+ * Uses raw system calls, since those of libc change all threads. When the file system user id
+ * changes, the kernel removes the thread's capabilities that override file modes, and restores them
+ * later.
  */
 #include "lib/rights.h"
 
@@ -43,7 +44,7 @@ struct gcr_file_rights *gcr_file_rights_copy(const struct gcr_file_rights *right
 	return TAKE_PTR(copy);
 }
 
-/* The line "Groups:" of /proc/PID/status. */
+/* Parses the line "Groups:" of /proc/PID/status. */
 static int parse_groups(const char *text, struct gcr_file_rights *rights)
 {
 	size_t room = strcspn(text, "\n") / 2 + 1;
@@ -99,7 +100,7 @@ static int set_groups(const struct gcr_file_rights *rights)
 	return syscall(SYS_setgroups, rights->groups_count, rights->groups) < 0 ? -errno : 0;
 }
 
-/* Each returns the id from before; one that is no id asks only. */
+/* Each call returns the previous id; an invalid id only queries. */
 static bool set_ids(uid_t uid, gid_t gid)
 {
 	syscall(SYS_setfsgid, gid);
@@ -111,7 +112,10 @@ void gcr_file_rights_give_back(struct gcr_file_rights *ours)
 {
 	if (!ours)
 		return;
-	/* It was ours a moment ago, and nothing that is needed for it has been given up. */
+	/*
+	 * @ours are the thread's rights from before, and no capability needed to set them has been
+	 * dropped.
+	 */
 	set_ids(ours->uid, ours->gid);
 	set_groups(ours);
 	gcr_file_rights_destroy(ours);
@@ -142,7 +146,7 @@ int gcr_file_rights_take(const struct gcr_file_rights *rights, struct gcr_file_r
 	return 0;
 }
 
-/* "" is @fd itself. */
+/* Is access allowed with @rights? 1, 0, -errno. @path "": @fd itself. */
 static int ask(const struct gcr_file_rights *rights, int fd, const char *path, int mode)
 {
 	struct gcr_file_rights *ours;

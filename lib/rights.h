@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a process may read, asked and used by root on its behalf: the rights of a thread of ours in
- * file systems become the process's for a while. Only the calling thread is changed.
+ * Opening files with the rights of another process: a thread of the daemon (root) takes over that
+ * process's rights in file systems for a while. Only the calling thread is changed.
  */
 #ifndef GCR_LIB_RIGHTS_H
 #define GCR_LIB_RIGHTS_H
@@ -12,39 +12,40 @@
 #include "lib/cleanup.h"
 
 struct gcr_file_rights {
-	uid_t uid; /* effective ones */
+	uid_t uid; /* effective ids */
 	gid_t gid;
 	gid_t *groups;
 	size_t groups_count;
 };
 
-/* Those of @pid, for the caller to destroy. -ESRCH, -ENOMEM, -EIO. */
+/* The rights of @pid, which the caller destroys. -ESRCH, -ENOMEM, -EIO. */
 int gcr_file_rights_of(pid_t pid, struct gcr_file_rights **ret_rights);
-/* A copy, likewise. NULL: no memory. */
+/* A copy, which the caller destroys. NULL: no memory. */
 struct gcr_file_rights *gcr_file_rights_copy(const struct gcr_file_rights *rights);
 void gcr_file_rights_destroy(struct gcr_file_rights *rights);
 GCR_DEFINE_CLEANUP(struct gcr_file_rights *, gcr_file_rights_destroy);
 
 /*
- * The calling thread opens files with @rights from now on, until gcr_file_rights_give_back() with
- * what *ret_ours has been set to. -EPERM (we are not root), -ENOMEM; nothing is changed then.
+ * The calling thread opens files with @rights from now on, until gcr_file_rights_give_back() is
+ * called with *ret_ours, its previous rights. -EPERM (we are not root), -ENOMEM; nothing is changed
+ * then.
  */
 int gcr_file_rights_take(const struct gcr_file_rights *rights, struct gcr_file_rights **ret_ours);
-/* Destroys @ours, too. NULL: nothing was taken. */
+/* Restores the thread's rights, and destroys @ours. NULL: does nothing. */
 void gcr_file_rights_give_back(struct gcr_file_rights *ours);
 GCR_DEFINE_CLEANUP(struct gcr_file_rights *, gcr_file_rights_give_back);
 
 /*
- * May who has @rights read the file that @fd leads to (O_PATH will do), by its mode and owner? Who
- * owns it can make it readable. 1, 0, -errno.
+ * May a process with @rights read the file of @fd (O_PATH suffices), by the file's mode and owner?
+ * The owner always may, since he can change the mode. 1, 0, -errno.
  */
 int gcr_file_rights_read_fd(const struct gcr_file_rights *rights, int fd);
-/* May he go the way to what is at @path? -ENOENT, ... */
+/* Can a process with @rights look up @path? 1, 0, -ENOENT, ... */
 int gcr_file_rights_find(const struct gcr_file_rights *rights, const char *path);
 
 /*
- * Open a file for reading by a link to it in /proc/self/fd, in a thread that has taken @rights. Who
- * owns the file may read it whatever its mode is. A descriptor, or -errno.
+ * Opens a file for reading through its link in /proc/self/fd, in a thread that has taken @rights.
+ * The owner may read the file whatever its mode is. Returns a descriptor, or -errno.
  */
 int gcr_file_rights_open(const struct gcr_file_rights *rights, const char *link, int flags);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The table of the signs. It is by name alone: a user who maps a file of such a name makes the
- * freezes of his own processes fail, and those of no other user's.
+ * The table of the signs. Only names are compared: a user who maps a file of such a name makes
+ * freezes of his own processes fail, but not those of other users.
  */
 #include "lib/sharing_sign.h"
 
@@ -17,24 +17,30 @@ static const char *const names[GCR_SHARERS] = {
 };
 
 /*
- * How the file's name begins, in a directory that ends in @directory (NULL: in any). AMD's RCCL is
- * not here: no engine freezes an AMD process whose sharing cannot be seen.
+ * A sign matches a file whose name begins with @begins, in a directory that ends in @directory
+ * (NULL: any). AMD's RCCL is missing on purpose: no engine freezes an AMD process whose sharing
+ * cannot be seen.
  */
 static const struct {
 	enum gcr_sharer sharer;
 	const char *directory;
 	const char *begins;
 } signs[] = {
-	/* The library, and its plugins (libnccl-net.so ...), which one that is linked into the
-	 * program loads too. */
+	/*
+	 * The library, and its plugins (libnccl-net.so ...), which a statically linked NCCL loads
+	 * too.
+	 */
 	{GCR_SHARER_NCCL, NULL, "libnccl"},
-	/* The segments by which the ranks of one host meet; also of one linked into the program. */
+	/*
+	 * The segments by which the ranks of one host find each other; a statically linked NCCL has
+	 * them too.
+	 */
 	{GCR_SHARER_NCCL, "/dev/shm", "nccl-"},
 	{GCR_SHARER_NVSHMEM, NULL, "libnvshmem"},
 	{GCR_SHARER_MSCCLPP, NULL, "libmscclpp"},
-	/* The transport cuda_ipc is in it; UCX loads it where there is CUDA. */
+	/* Contains the transport cuda_ipc; UCX loads it where there is CUDA. */
 	{GCR_SHARER_UCX, NULL, "libuct_cuda"},
-	/* Its transport by CUDA IPC, for ranks of one host. */
+	/* Open MPI's transport by CUDA IPC, for ranks of one host. */
 	{GCR_SHARER_OPEN_MPI, NULL, "mca_btl_smcuda"},
 };
 
@@ -43,7 +49,7 @@ const char *gcr_sharer_name(enum gcr_sharer sharer)
 	return names[sharer];
 }
 
-/* Does @path, which goes on to @end, end in @directory? */
+/* Does the part of @path before @end end in @directory? */
 static int ends_in(const char *path, const char *end, const char *directory)
 {
 	size_t length = strlen(directory);
@@ -55,7 +61,7 @@ enum gcr_sharer gcr_sharing_sign(const char *path)
 {
 	const char *slash = strrchr(path, '/');
 
-	/* What begins otherwise is no file ("[heap]"). */
+	/* Anything else is not a file ("[heap]"). */
 	if (*path != '/')
 		return GCR_SHARER_NONE;
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(signs); i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Mapped files that say that a process may share GPU memory with others. */
+/* Signs that a process may share GPU memory with others: the libraries that it has mapped. */
 #ifndef GCR_SHARING_SIGN_H
 #define GCR_SHARING_SIGN_H
 
@@ -17,7 +17,7 @@ enum gcr_sharer {
 /* "NCCL" */
 const char *gcr_sharer_name(enum gcr_sharer sharer);
 
-/* Which of them a file that a process has mapped belongs to, by its @path in /proc/PID/maps. */
+/* The library that the file @path in /proc/PID/maps belongs to; GCR_SHARER_NONE: none of them. */
 enum gcr_sharer gcr_sharing_sign(const char *path);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* UUIDs as text, both ways. */
+/* Formatting and parsing UUIDs. */
 #include "lib/uuid.h"
 
 #include <errno.h>
@@ -48,7 +48,7 @@ int gcr_uuid_parse(const char *text, uint8_t *ret_uuid)
 	return 0;
 }
 
-/* How many of them, with nothing but NULs behind; 0: they are something else. */
+/* The number of characters, if only NULs follow them; 0: the bytes are not such a text. */
 static size_t count_characters(const uint8_t uuid[GCR_UUID_BYTES])
 {
 	static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -101,7 +101,7 @@ int gcr_uuid_make(char ret_text[GCR_UUID_TEXT_BYTES])
 {
 	uint16_t parts[8];
 
-	/* Not from a file: a descriptor may be wanting. */
+	/* Not from a file: there may be no free descriptor. */
 	if (getrandom(parts, sizeof(parts), 0) != sizeof(parts))
 		return errno ? -errno : -EIO;
 	parts[3] = (uint16_t)((parts[3] & 0x0fff) | 0x4000);

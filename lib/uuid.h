@@ -15,23 +15,23 @@
 
 void gcr_uuid_format(const uint8_t uuid[GCR_UUID_BYTES], char ret_text[GCR_UUID_TEXT_BYTES]);
 
-/* The whole of @text has to be one. @ret_uuid may be NULL. -EINVAL */
+/* Parses @text, which must be a UUID and nothing else. @ret_uuid may be NULL. -EINVAL */
 int gcr_uuid_parse(const char *text, uint8_t *ret_uuid);
 
 #define GCR_GPU_UUID_TEXT_BYTES (sizeof("GPU-") - 1 + GCR_UUID_TEXT_BYTES)
 
 /*
- * "GPU-" and the UUID, as nvidia-smi prints it; or (@is_text) the characters that the bytes are,
- * without NULs at their end, as ROCR_VISIBLE_DEVICES takes them: "GPU-0123456789abcdef". Bytes that
- * are no such characters are printed as a UUID all the same.
+ * Formats a GPU's id: "GPU-" and the UUID, as nvidia-smi prints it; or (@is_text) the bytes as
+ * characters, without NULs at their end, as ROCR_VISIBLE_DEVICES takes them:
+ * "GPU-0123456789abcdef". Bytes that are not such characters are printed as a UUID even then.
  */
 void gcr_gpu_uuid_format(const uint8_t uuid[GCR_UUID_BYTES], bool is_text,
 			 char ret_text[GCR_GPU_UUID_TEXT_BYTES]);
 
-/* Either of the two. -EINVAL */
+/* Parses either form. -EINVAL */
 int gcr_gpu_uuid_parse(const char *text, uint8_t ret_uuid[GCR_UUID_BYTES]);
 
-/* A random one (version 4 of RFC 9562). -errno: the kernel has no random numbers. */
+/* Makes a random UUID (version 4 of RFC 9562). -errno: the kernel has no random numbers. */
 int gcr_uuid_make(char ret_text[GCR_UUID_TEXT_BYTES]);
 
 #endif

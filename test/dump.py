@@ -174,9 +174,7 @@ class Program:
 
         def become():
             if uid is not None:
-                os.setgroups([])
-                os.setgid(uid)
-                os.setuid(uid)
+                harness.become(uid)
             if prepare:
                 prepare()
 

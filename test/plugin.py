@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What the tests of the CRIU plugin share: a directory that behaves like a mount (by
-test/unit/plugin_mount.c, preloaded into who uses it), snapshots in it, and a program in CRIU's
+test/unit/criu/plugin_mount.c, preloaded into who uses it), snapshots in it, and a program in CRIU's
 place."""
 import contextlib
 import os
@@ -13,7 +13,7 @@ import tempfile
 from harness import BUILD, MIB, check, equal, read_file, wait_for
 
 PLUGIN = f'{BUILD}/criu-glue/gpucr_plugin.so'
-SHIM = f'{BUILD}/test/unit/libplugin-mount.so'
+SHIM = f'{BUILD}/test/unit/criu/libplugin-mount.so'
 DUMP, PRE_DUMP, RESTORE = range(3)
 
 
@@ -95,10 +95,10 @@ def check_snapshot(directory, pid, files):
 
 
 class Tool:
-    """test/unit/plugin_tool.c, in CRIU's place."""
+    """test/unit/criu/plugin_tool.c, in CRIU's place."""
 
     def __init__(self, images, env, inventory='has'):
-        self.popen = subprocess.Popen([f'{BUILD}/test/unit/plugin_tool', PLUGIN, images, inventory],
+        self.popen = subprocess.Popen([f'{BUILD}/test/unit/criu/plugin_tool', PLUGIN, images, inventory],
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                       env={**{k: v for k, v in os.environ.items()
                                               if k != 'GPUCR_MOUNT'}, **env})

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* NVIDIA GPUs as the daemon sees them. Nothing here, or linked with it, touches the driver. */
+/*
+ * NVIDIA GPUs as the daemon sees them. This file does not touch the driver, and neither does any
+ * code linked with it.
+ */
 #include "backend/backend.h"
 #include "backend/cuda/preflight.h"
 
 #include <stdio.h>
 
-/* cuInit and NVML open it; a context maps it (measured, driver 580.159). */
+/* cuInit and NVML open this device; a context maps it (measured, driver 580.159). */
 #define COMPUTE_DEVICE "nvidia-uvm"
 
 static const char *const mapped_devices[] = {COMPUTE_DEVICE, NULL};

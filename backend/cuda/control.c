@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-control: drives cuCheckpointProcess* on the daemon's behalf. It initialises the driver
- * but never has a context, so it uses no VRAM and can itself stand by while GPUs are full.
+ * gpucr-control: calls cuCheckpointProcess* on the daemon's behalf. The helper initialises the
+ * driver but never has a context, so it uses no VRAM and can stay ready while GPUs are full.
  */
 #include <errno.h>
 #include <signal.h>
@@ -17,6 +17,9 @@
 
 /* Restoring onto other GPUs came with CUDA 13.0, driver 580. */
 #define API_VERSION_GPU_PAIRS 13000
+
+/* Maximum number of threads of a process that may end just before the driver looks for them. */
+#define THREADS_MAX 16
 
 static enum gcr_control_state common_state(CUprocessState state)
 {
@@ -101,7 +104,7 @@ static const struct verb *find_verb(uint16_t type)
 	return NULL;
 }
 
-/* What the driver would misunderstand, or not check. */
+/* Reject requests that the driver would misunderstand or not check. */
 static int check_request(const struct gcr_driver *driver, const struct verb *verb,
 			 const struct gcr_control_request *asked, struct gcr_error *error)
 {
@@ -111,15 +114,15 @@ static int check_request(const struct gcr_driver *driver, const struct verb *ver
 		return gcr_error_set(error, EINVAL, "%s: no process id", verb->call);
 	if (asked->pairs_count > GCR_GPUS_MAX)
 		return gcr_error_set(error, EINVAL, "%s: too many GPUs", verb->call);
-	/* An older driver has reserved zeros where the pairs are. */
+	/* In an older driver's struct the pairs are reserved zeros. */
 	if (asked->pairs_count > 0 && driver->api_version < API_VERSION_GPU_PAIRS)
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "moving to other GPUs needs driver 580 or newer");
 	return 0;
 }
 
-/* The driver says 304 or 3 where it has not found the process it was asked about (measured). */
-static void explain(CUresult driver_result, pid_t pid, struct gcr_error *error)
+/* The driver returns 304 or 3 if it has not found the process (measured). */
+static void explain(CUresult driver_result, pid_t pid, bool is_found, struct gcr_error *error)
 {
 	if (kill(pid, 0) < 0 && errno == ESRCH) {
 		error->number = ESRCH;
@@ -127,6 +130,12 @@ static void explain(CUresult driver_result, pid_t pid, struct gcr_error *error)
 	} else if (driver_result == CUDA_ERROR_NOT_INITIALIZED) {
 		error->number = EOPNOTSUPP;
 		gcr_error_prefix(error, "the driver knows no CUDA state of process %d", (int)pid);
+	} else if (!is_found) {
+		/*
+		 * The daemon asks for the state then: the call had no effect, or its full effect.
+		 */
+		error->number = EAGAIN;
+		gcr_error_prefix(error, "the driver did not find process %d", (int)pid);
 	}
 }
 
@@ -136,23 +145,43 @@ static CUresult call(const struct gcr_driver *driver, const struct verb *verb,
 	return verb->run ? verb->run(driver, asked) : get_state(driver, asked, ret_state);
 }
 
+/* Does the driver find a process by the id that the last call used? */
+static bool is_found(const struct gcr_driver *driver, const struct verb *verb,
+		     const struct gcr_control_request *asked)
+{
+	uint32_t state;
+
+	/* A call that asked for the state itself already gave the answer: not found. */
+	return verb->run && get_state(driver, asked, &state) != CUDA_ERROR_OPERATING_SYSTEM;
+}
+
 /*
- * If the main thread of the process has ended, the driver does not find the process by the main
- * thread's id, but finds it by the id of any other thread (measured): @asked has such a one then.
+ * Run @verb. If the main thread of the process has ended, the driver does not find the process by
+ * the main thread's id, but finds it by the id of any other thread (measured). That thread may end
+ * too before the driver looks; then the next one is tried. *ret_is_found: a result of 304 concerned
+ * the process itself. The driver also returns 304 for a process whose restore failed before
+ * (measured).
  */
 static CUresult run(const struct gcr_driver *driver, const struct verb *verb,
-		    struct gcr_control_request *asked, uint32_t *ret_state)
+		    const struct gcr_control_request *request, uint32_t *ret_state,
+		    bool *ret_is_found)
 {
-	CUresult result = call(driver, verb, asked, ret_state);
-	pid_t tid;
+	struct gcr_control_request asked = *request;
 
-	if (result != CUDA_ERROR_OPERATING_SYSTEM)
-		return result;
-	tid = gcr_proc_living_thread(asked->pid);
-	if (!tid || tid == asked->pid)
-		return result;
-	asked->pid = tid;
-	return call(driver, verb, asked, ret_state);
+	*ret_is_found = true;
+	for (int attempt = 0;; attempt++) {
+		CUresult result = call(driver, verb, &asked, ret_state);
+		pid_t tid;
+
+		if (result != CUDA_ERROR_OPERATING_SYSTEM || is_found(driver, verb, &asked))
+			return result;
+		tid = attempt < THREADS_MAX ? gcr_proc_living_thread(request->pid) : 0;
+		if (!tid || tid == request->pid) {
+			*ret_is_found = false;
+			return result;
+		}
+		asked.pid = tid;
+	}
 }
 
 static void handle(struct gcr_message *request, struct gcr_answer *answer, void *data)
@@ -164,7 +193,7 @@ static void handle(struct gcr_message *request, struct gcr_answer *answer, void 
 	CUresult driver_result;
 	struct gcr_error error;
 	int64_t start_usec;
-	pid_t pid;
+	bool was_found;
 
 	gcr_message_payload(request, &asked, sizeof(asked));
 	if (check_request(driver, verb, &asked, &error) < 0) {
@@ -173,15 +202,14 @@ static void handle(struct gcr_message *request, struct gcr_answer *answer, void 
 	}
 
 	start_usec = gcr_clock_usec();
-	pid = asked.pid;
-	driver_result = run(driver, verb, &asked, &result->state);
+	driver_result = run(driver, verb, &asked, &result->state, &was_found);
 	result->duration_usec = (uint64_t)(gcr_clock_usec() - start_usec);
 	if (gcr_driver_check(driver, driver_result, verb->call, &error) < 0) {
-		explain(driver_result, pid, &error);
+		explain(driver_result, asked.pid, was_found, &error);
 		gcr_serve_fail(result, driver_result, &error);
 	}
 	if (verb->run)
-		get_state(driver, &asked, &result->state);
+		run(driver, find_verb(GCR_MESSAGE_STATE), &asked, &result->state, &was_found);
 }
 
 int main(void)

@@ -2,7 +2,7 @@
 /*
  * The part of the CUDA Driver API that gpucrfs uses, so that it builds without a CUDA
  * installation. Names, values and layouts are those of cuda.h of CUDA 13.0;
- * test/unit/test_cuda_api.c compares them with an installed cuda.h. Each group names the
+ * test/unit/cuda/test_cuda_api.c compares them with an installed cuda.h. Each group names the
  * section of the "CUDA Driver API" reference it belongs to.
  *
  * Functions are declared by their exported names (cuMemAlloc_v2, not the macro cuMemAlloc):

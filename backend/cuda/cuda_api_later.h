@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What CUDA 13.1 to 13.4 added to the driver API, as far as it is called or stood in for here:
- * facts of NVIDIA's documentation, kept apart from cuda_api.h, which is that of CUDA 13.0 and is
- * compared with it. Types of which only the address is handed on are not described.
+ * The functions that CUDA 13.1 to 13.4 added to the driver API, as far as this project calls or
+ * simulates them: facts of NVIDIA's documentation. They are separate from cuda_api.h, which is
+ * compared with CUDA 13.0. Types that are only passed on by address are not described.
  */
 #ifndef GCR_CUDA_API_LATER_H
 #define GCR_CUDA_API_LATER_H
 
 #include "backend/cuda/cuda_api.h"
 
-/* CUDA 13.1: the device of a binding is named. */
+/* CUDA 13.1: the caller names the device of a binding. */
 CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
 			       CUmemGenericAllocationHandle memHandle, size_t memOffset,
 			       size_t size, unsigned long long flags);

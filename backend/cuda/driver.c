@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Loading the driver's library, and saying what its result codes mean. One thread. */
+/* Loads the driver's library and translates its result codes. One thread. */
 #include "backend/cuda/driver.h"
 
 #include <dlfcn.h>
@@ -66,7 +66,9 @@ static void *find(void *library, const char *name)
 	return gcr_hip_find(name, look_up_hip, library);
 }
 
-/* The versions have the same functions, as far as they are used. Not all are where ld.so looks. */
+/*
+ * All versions have the functions used here. Not every version is installed where ld.so searches.
+ */
 static void *open_library(struct gcr_error *error)
 {
 	static const char *const names[] = {
@@ -123,7 +125,7 @@ static int fail_missing(const char *name, struct gcr_error *error)
 }
 #endif
 
-/* The name of the first entry point that is missing, NULL if there is none. */
+/* Returns the name of the first entry point that is missing, or NULL. */
 static const char *look_up(void *library, struct gcr_driver *driver, const struct call *list,
 			   size_t count)
 {
@@ -149,7 +151,7 @@ int gcr_driver_open(struct gcr_driver *ret_driver, struct gcr_error *error)
 	void *library;
 	int r;
 
-	/* Not closed again: the driver leaves threads and device files behind. */
+	/* Never closed: the driver leaves threads and device files behind. */
 	library = open_library(error);
 	if (!library)
 		return -ENODEV;
@@ -207,7 +209,7 @@ int gcr_driver_check_checkpoint(const struct gcr_driver *driver, struct gcr_erro
 }
 #endif
 
-/* As the library that was called has it: words name "cuMemcpyDtoHAsync" and have no versions. */
+/* The name in the library that was called: messages name "cuMemcpyDtoHAsync", without a version. */
 static const char *name_of(const char *call)
 {
 #ifdef GCR_HIP

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The CUDA driver as the helper programs use it: libcuda.so.1 opened at run time, so that
- * nothing of ours is linked with it, and its result codes in errno and words.
+ * The CUDA driver as the helper programs use it: libcuda.so.1 is opened at run time, so that no
+ * program is linked with it, and its result codes are translated to errno and a message.
  *
- * Compiled with GCR_HIP it is HIP, libamdhip64.so, by what backend/rocm/adapt.h finds for each of
- * the names here. Words have HIP's names then.
+ * Compiled with GCR_HIP this is HIP, libamdhip64.so: backend/rocm/adapt.h finds a function for each
+ * of the names here. Messages have HIP's names then.
  */
 #ifndef GCR_CUDA_DRIVER_H
 #define GCR_CUDA_DRIVER_H
@@ -63,7 +63,7 @@
 	X(cuMemExportToShareableHandle)           \
 	X(cuMemImportFromShareableHandle)
 
-/* Drivers before 570 lack these: NULL then. HIP has none. */
+/* NULL with drivers before 570, which lack these. HIP has none. */
 #ifdef GCR_HIP
 #define GCR_DRIVER_CHECKPOINT_CALLS(X)
 #else
@@ -87,34 +87,35 @@ struct gcr_driver {
 };
 
 /*
- * Load the driver and initialise it: no context, no VRAM. It stays loaded until the process
- * ends. Errors, with words: -ENODEV no driver or no GPU, -EOPNOTSUPP the driver lacks an entry
- * point that every helper needs, or what cuInit says.
+ * Load the driver and initialise it; creates no context and uses no VRAM. The driver stays loaded
+ * until the process ends. Errors, with a message: -ENODEV no driver or no GPU, -EOPNOTSUPP the
+ * driver lacks an entry point that every helper needs, or an error of cuInit.
  */
 int gcr_driver_open(struct gcr_driver *ret_driver, struct gcr_error *error);
 
 #ifdef GCR_HIP
 /*
- * What code has to be compiled for to run on @device: "gfx90a", without the settings that may
- * follow in HIP (":sramecc+:xnack-"). -errno: HIP does not tell.
+ * The architecture that code for @device must be compiled for: "gfx90a", without the settings that
+ * may follow in HIP (":sramecc+:xnack-"). -errno: HIP does not report it.
  */
 #define GCR_DRIVER_ARCHITECTURE_BYTES 64
 int gcr_driver_architecture(const struct gcr_driver *driver, CUdevice device,
 			    char ret_name[GCR_DRIVER_ARCHITECTURE_BYTES]);
 #else
-/* Does the driver have the checkpoint calls? 0, or -EOPNOTSUPP with words. */
+/* Does the driver have the checkpoint calls? 0, or -EOPNOTSUPP with a message. */
 int gcr_driver_check_checkpoint(const struct gcr_driver *driver, struct gcr_error *error);
 #endif
 
 /*
- * 0 if @result is success; else its errno, negative, and "CALL: NAME (NUMBER): description".
- * OUT_OF_MEMORY is ENOMEM, NOT_SUPPORTED EOPNOTSUPP, NO_DEVICE ENODEV, NOT_READY ETIMEDOUT,
- * ILLEGAL_STATE EBUSY, NOT_PERMITTED EACCES, INVALID_VALUE EINVAL, and what has no errno EIO.
+ * Returns 0 if @result is success; else the matching -errno, with the message "CALL: NAME (NUMBER):
+ * description". OUT_OF_MEMORY is ENOMEM, NOT_SUPPORTED EOPNOTSUPP, NO_DEVICE ENODEV, NOT_READY
+ * ETIMEDOUT, ILLEGAL_STATE EBUSY, NOT_PERMITTED EACCES, INVALID_VALUE EINVAL, and a result without
+ * an errno is EIO.
  */
 int gcr_driver_check(const struct gcr_driver *driver, CUresult result, const char *call,
 		     struct gcr_error *error);
 
-/* The device with this UUID: -ENODEV if the driver does not show it. */
+/* Find the device with this UUID; -ENODEV if the driver does not show one. */
 int gcr_driver_find(const struct gcr_driver *driver, const uint8_t uuid[GCR_UUID_BYTES],
 		    CUdevice *ret_device, struct gcr_error *error);
 

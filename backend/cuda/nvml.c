@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* libnvidia-ml.so.1, loaded when it is first needed and kept for the helper's life. One thread. */
+/* libnvidia-ml.so.1, loaded on first use and kept for the helper's life. One thread. */
 #include "backend/cuda/nvml.h"
 
 #include <dlfcn.h>
@@ -27,7 +27,9 @@
 	X(nvmlDeviceGetCudaComputeCapability) \
 	X(nvmlDeviceGetComputeRunningProcesses_v3)
 
-/* The version 2 calls came with driver 510, all others are older than what we need. */
+/*
+ * The version 2 calls came with driver 510; all others are older than the oldest supported driver.
+ */
 static struct {
 #define NVML_FIELD(name) __typeof__(name) *name;
 	NVML_CALLS(NVML_FIELD)
@@ -45,7 +47,9 @@ static const struct {
 #undef NVML_CALL
 };
 
-/* Is NVML there? Tried once: a driver that is installed later finds a new helper. */
+/*
+ * Load NVML, trying only once: a driver that is installed later is found by a new helper process.
+ */
 static bool load(void)
 {
 	void *library;
@@ -103,7 +107,7 @@ static void read_memory(nvmlDevice_t device, struct gcr_gpu_info *gpu)
 	nvmlMemory_v2_t memory = {.version = nvmlMemory_v2};
 	nvmlMemory_t old;
 
-	/* Version 2 does not count the driver's own reserve as used, as nvidia-smi does not. */
+	/* Version 2 does not count the driver's own reserve as used; nvidia-smi does not either. */
 	if (nvml.nvmlDeviceGetMemoryInfo_v2 &&
 	    nvml.nvmlDeviceGetMemoryInfo_v2(device, &memory) == NVML_SUCCESS) {
 		gpu->total_bytes = memory.total;
@@ -144,11 +148,11 @@ static void read_processes(nvmlDevice_t device, uint32_t index, struct gcr_gpus_
 	}
 }
 
-/* What does not change is asked once: a helper's life is short. */
+/* Constant facts are read once: a helper is short-lived. */
 static int read_identity(unsigned int index, nvmlDevice_t *ret_device, struct gcr_gpu_info *gpu)
 {
 	static struct {
-		nvmlDevice_t device; /* NULL: not asked yet */
+		nvmlDevice_t device; /* NULL: not read yet */
 		struct gcr_gpu_info gpu;
 	} known[GCR_GPUS_MAX];
 	char uuid[GCR_NAME_BYTES] = "";
@@ -216,7 +220,7 @@ int gcr_nvml_list(struct gcr_gpus_reply *ret_reply)
 		return -EIO;
 	ret_reply->gpus_count = 0;
 	ret_reply->processes_count = 0;
-	/* A GPU that has fallen off the bus is not listed, the others are. */
+	/* A GPU that has fallen off the bus is not listed; the others are. */
 	for (unsigned int i = 0; i < count && ret_reply->gpus_count < GCR_GPUS_MAX; i++)
 		read_gpu(i, ret_reply);
 	return 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What NVML (libnvidia-ml.so.1) knows about the GPUs that the CUDA driver does not tell: memory
- * in use on all of them without a context, by process, and the driver's version. It may be
- * absent; then everything here says -ENOENT.
+ * Facts about the GPUs from NVML (libnvidia-ml.so.1) that the CUDA driver does not provide: memory
+ * in use on all GPUs without a context, by process, and the driver's version. If NVML is absent,
+ * all functions return -ENOENT.
  */
 #ifndef GCR_CUDA_NVML_H
 #define GCR_CUDA_NVML_H
@@ -13,8 +13,8 @@
 int gcr_nvml_driver_version(char ret_version[GCR_NAME_BYTES]);
 
 /*
- * Fill gpus and processes of @ret_reply, at most as many as fit. What NVML does not tell about
- * one GPU is left out (the flags say so); an -errno is about all of them.
+ * Fill the gpus and processes of @ret_reply, at most as many as fit. Facts that NVML does not
+ * provide for one GPU are left out (the flags say which); an -errno concerns all GPUs.
  */
 int gcr_nvml_list(struct gcr_gpus_reply *ret_reply);
 

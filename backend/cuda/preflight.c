@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The preflight for CUDA: reads /proc/PID and refuses what could not come back. Two tables say what
- * is looked for; all else is about the process as a whole (backend/look.c, and under MPS here).
- * Managed memory is not looked for: it cannot be told from outside (every context maps
+ * The preflight for CUDA: reads /proc/PID and refuses processes that could not be restored. Two
+ * tables list the obstacles; the other checks concern the process as a whole (backend/look.c, and
+ * MPS here). Managed memory is not checked: it cannot be seen from outside (every context maps
  * nvidia-uvm), and the driver itself refuses it without harm (CUDA_ERROR_NOT_SUPPORTED, measured).
  */
 #include "backend/cuda/preflight.h"
@@ -31,8 +31,8 @@
 
 const struct gcr_obstacle gcr_cuda_obstacles[] = {
 	/*
-	 * Memory is registered with a network card through uverbs alone; rdma_cm and the rest of
-	 * /dev/infiniband are opened by libraries that then find no card.
+	 * Memory can be registered with a network card only through uverbs; libraries open rdma_cm
+	 * and the rest of /dev/infiniband even if they then find no card.
 	 */
 	{GCR_OBSTACLE_OPEN, "/dev/infiniband/uverbs", 0,
 	 "a network card may write to GPU memory, which after a thaw is other memory at the same "
@@ -42,7 +42,10 @@ const struct gcr_obstacle gcr_cuda_obstacles[] = {
 	 "run it without GDRCopy (NCCL_GDRCOPY_ENABLE=0, UCX_TLS=^gdr_copy)"},
 	{GCR_OBSTACLE_DEVICE, "nvidia-fs", 0, "GPUDirect Storage writes to GPU memory by itself",
 	 "close its cuFile driver, or set CUFILE_FORCE_COMPAT_MODE=true"},
-	/* What cuMemGetHandleForAddressRange exports reads "/dmabuf:" (580.159). */
+	/*
+	 * The link of a descriptor exported by cuMemGetHandleForAddressRange is "/dmabuf:"
+	 * (580.159).
+	 */
 	{GCR_OBSTACLE_OPEN, "/dmabuf:", 0,
 	 "GPU memory may be exported as a dma-buf, whose users would not notice that it moved",
 	 "close the dma-buf descriptors first"},
@@ -53,8 +56,8 @@ const struct gcr_obstacle gcr_cuda_obstacles[] = {
 	 "run it without fabric memory (NCCL_MNNVL_ENABLE=0)"},
 	/*
 	 * nvidia-cap1 and nvidia-cap2 are MIG's configuration and monitoring: NVML opens both in
-	 * every process of root, on GPUs without MIG too (580.159). Access to instances is 3 and
-	 * up.
+	 * every process of root, also on GPUs without MIG (580.159). Access to instances begins
+	 * with number 3.
 	 */
 	{GCR_OBSTACLE_DEVICE, "nvidia-caps/nvidia-cap", 3, MIG_WHY, MIG_DO},
 
@@ -73,7 +76,7 @@ const struct gcr_obstacle gcr_cuda_obstacles[] = {
 };
 const size_t gcr_cuda_obstacles_count = GCR_ARRAY_SIZE(gcr_cuda_obstacles);
 
-/* Drivers, from `first` to `last`, that cannot do it or that are known to kill the target. */
+/* Drivers, from `first` to `last`, that cannot checkpoint or are known to kill the target. */
 static const struct bad_driver {
 	const char *first;
 	const char *last;
@@ -83,7 +86,7 @@ static const struct bad_driver {
 	{"0", "569.9999.9999", "has no checkpoint interface; gpucrfs needs 570 or later"},
 	/*
 	 * github.com/NVIDIA/cuda-checkpoint/issues/58: cuCheckpointProcessLock jumps through a bad
-	 * pointer inside the target, a service with many threads, and ends it with SIGSEGV.
+	 * pointer inside the target, a service with many threads, and kills it with SIGSEGV.
 	 */
 	{"610.57.04", "610.57.04",
 	 "is known to kill processes with many threads when it locks them; install another one"},
@@ -104,7 +107,7 @@ static int compare_numbers(const void *a, const void *b)
 	return left < right ? -1 : left > right;
 }
 
-/* A row of /proc/net/unix that matters here: SEQPACKET sockets alone. */
+/* The relevant fields of a row of /proc/net/unix; only for SEQPACKET sockets. */
 struct unix_row {
 	bool listens;
 	bool connected;
@@ -158,7 +161,7 @@ static int scan_unix_sockets(const char *table, const struct gcr_look *look, str
 		    bsearch(&row.inode, look->sockets, look->sockets_count, sizeof(row.inode),
 			    compare_numbers))
 			scan->client = true;
-		/* The control daemon alone has a socket of this second name beside "control". */
+		/* Only the control daemon has a socket of this second name beside "control". */
 		if (row.listens && length > 19 &&
 		    strcmp(row.path + length - 19, "/control_privileged") == 0)
 			scan->listener = true;
@@ -167,10 +170,11 @@ static int scan_unix_sockets(const char *table, const struct gcr_look *look, str
 }
 
 /*
- * A client of MPS looks like any other CUDA process but for two connected SEQPACKET sockets that
- * the kernel named (580.159); whom they are connected to is not in /proc. With such a socket it is
- * taken for a client if a control daemon listens in its network namespace or in ours, or if its
- * environment names a pipe directory (the daemon may be in a container of its own).
+ * A client of MPS looks like any other CUDA process except for two connected SEQPACKET sockets
+ * whose names the kernel chose (580.159); /proc does not show their peers. A process with such a
+ * socket is taken for a client if a control daemon listens in its network namespace or in that of
+ * the checking process, or if its environment names a pipe directory (the control daemon may be in
+ * a container of its own).
  */
 static int check_mps(struct gcr_look *look)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What can be seen in /proc that forbids to freeze a CUDA process: things that the driver's
- * checkpoint accepts and then loses, waits for without end, or dies of.
+ * Obstacles visible in /proc that forbid freezing a CUDA process: things that the driver's
+ * checkpoint accepts and then loses, waits for without end, or crashes on.
  */
 #ifndef GCR_CUDA_PREFLIGHT_H
 #define GCR_CUDA_PREFLIGHT_H
@@ -15,9 +15,9 @@
 
 /*
  * The preflight of struct gcr_backend. @device_directory stands for /dev in the names of NVIDIA's
- * own device files, others are looked for in /dev. @driver_version ("580.159.04") may be "" or
- * NULL: then it is not judged. 0: nothing was seen. Errors, with words:
- * -EOPNOTSUPP something stands in the way, -ESRCH the process ended, -EACCES /proc says no.
+ * own device files; other files are always looked up in /dev. @driver_version ("580.159.04") may be
+ * "" or NULL: then it is not checked. Returns 0 if there is no obstacle. Errors, with a message:
+ * -EOPNOTSUPP there is an obstacle, -ESRCH the process has ended, -EACCES /proc cannot be read.
  */
 int gcr_cuda_preflight(pid_t pid, const char *device_directory, const char *driver_version,
 		       struct gcr_error *error);
@@ -25,7 +25,7 @@ int gcr_cuda_preflight(pid_t pid, const char *device_directory, const char *driv
 extern const struct gcr_obstacle gcr_cuda_obstacles[];
 extern const size_t gcr_cuda_obstacles_count;
 
-/* The row that an open file, or a mapped one, falls under; NULL if there is none. */
+/* Returns the row that matches an open or mapped file, or NULL. */
 const struct gcr_obstacle *gcr_cuda_obstacle_find(const char *path, bool is_mapping,
 						  const char *device_directory);
 

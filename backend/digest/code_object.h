@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What digest_amdgcn.h, which compile_amdgcn prints, is made of. */
+/* The element type of digest_amdgcn.h, which compile_amdgcn prints. */
 #ifndef GCR_DIGEST_CODE_OBJECT_H
 #define GCR_DIGEST_CODE_OBJECT_H
 
@@ -12,7 +12,7 @@ struct gcr_code_object {
 	size_t bytes_count;
 };
 
-/* It is read where it is. */
+/* The object is read in place, hence the alignment. */
 #define GCR_CODE_OBJECT __attribute__((aligned(256)))
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The agent thread: serves the daemon's requests one after the other and keeps track of where the
- * program's memory is (enum gcr_preload_phase). It has all signals blocked, and the driver is its
- * own: its calls pass the gate.
+ * The agent: a thread that serves the daemon's requests one after the other and keeps track of
+ * where the program's memory is (enum gcr_preload_phase). The agent has all signals blocked, and
+ * its own driver calls pass a closed gate.
  */
 #include "backend/preload/agent.h"
 
@@ -37,14 +37,14 @@
 #include "lib/thread_name.h"
 
 /*
- * The driver's functions run on it, and what thread-local data of all libraries take is part of it:
- * so never less than other threads have. Pages that are not used cost nothing.
+ * The stack of the agent: driver functions run on it, and it contains the thread-local data of all
+ * libraries, so the agent never gets less than other threads. Unused pages cost nothing.
  */
 #define STACK_BYTES (1u << 20)
 
 #define FIRST_BATCH 4 /* descriptors */
 
-/* Without a daemon: at first often, if it is missed, then seldom. */
+/* Pauses between looks for a daemon. Outside RUNNING the first SOON_LOOKS pauses are short. */
 #define LOOK_SOON_USEC	(200 * GCR_USEC_PER_MSEC)
 #define LOOK_LATER_USEC (2 * GCR_USEC_PER_SEC)
 #define SOON_LOOKS	50
@@ -53,11 +53,11 @@ static struct {
 	_Atomic(bool) is_there; /* a child of fork(2) has none */
 	enum gcr_preload_phase phase;
 	char generation[40];
-	/* HANDED and no daemon: until then another one may come. 0: not so. */
+	/* End of the grace period, in HANDED without a daemon; 0: none. */
 	int64_t grace_ends_usec;
-	unsigned looks;	 /* for a daemon, since the last one was there */
-	bool is_touched; /* by a thread that sleeps: counted in the page */
-	bool parks;	 /* PARK has come; for so long at most: */
+	unsigned looks;	 /* looks for a daemon since the connection was lost */
+	bool is_touched; /* a thread sleeps on held memory: counted in the page's `wanting` */
+	bool parks;	 /* a PARK request has come; the limit: */
 	uint32_t park_limit_ms;
 	struct gcr_message message;
 } agent = {.phase = GCR_PRELOAD_RUNNING};
@@ -71,7 +71,7 @@ static void set_phase(enum gcr_preload_phase phase)
 		__atomic_store_n(&page->phase, (uint32_t)phase, __ATOMIC_RELEASE);
 }
 
-/* Threads that sleep as they have touched managed memory that is held want the GPU: as one. */
+/* Counts all threads that sleep on held managed memory as one thread that wants the GPU. */
 static void count_touch(void)
 {
 	struct gcr_page *page = gcr_gate_page();
@@ -92,10 +92,10 @@ static void open_gate(void)
 	set_phase(GCR_PRELOAD_RUNNING);
 }
 
-/* ---- requests: what a handler answers with besides its errno and words ---- */
+/* ---- requests: handlers return -errno and fill in an answer ---- */
 
 struct answer {
-	int fd; /* to be sent and closed, -1: none */
+	int fd; /* sent with the answer, then closed; -1: none */
 	struct gcr_error error;
 };
 
@@ -122,7 +122,7 @@ static int handle_open(const struct gcr_message *message, struct answer *answer)
 	return 0;
 }
 
-/* As gcr_memory_describe(), for both kinds; *@ret_device_count are DEVICE extents. */
+/* As gcr_memory_describe(), but appends the managed extents. *@ret_device_count: DEVICE extents. */
 static ssize_t describe(struct gcr_extent *extents, size_t room, size_t *ret_device_count)
 {
 	ssize_t device_count = gcr_memory_describe(extents, room);
@@ -144,7 +144,7 @@ static int list(const struct gcr_message *message, struct answer *answer)
 	size_t unused_count, room = 0;
 	ssize_t count = describe(NULL, 0, &unused_count);
 
-	/* With the gate open the table may grow meanwhile. */
+	/* With the gate open the table may grow between two calls of describe(). */
 	while (count >= 0 && (!extents || (size_t)count > room)) {
 		free(extents);
 		room = (size_t)count + 64;
@@ -163,7 +163,7 @@ static int list(const struct gcr_message *message, struct answer *answer)
 	return 0;
 }
 
-/* The range of a message, if its descriptors are as many and it lies in [first, end). */
+/* Gets the range of a message. The range must lie in [first, end) and have one descriptor each. */
 static int get_range(const struct gcr_message *message, size_t first, size_t end,
 		     struct gcr_range *ret_range, struct gcr_error *error)
 {
@@ -196,8 +196,8 @@ static int take_files(const struct gcr_message *message, struct answer *answer)
 }
 
 /*
- * All descriptors to the daemon, in batches: while the next one is made, the worker is at what has
- * gone already. So the first is small.
+ * Sends the descriptors of all DEVICE extents to the daemon, in batches that double: the worker
+ * already copies one batch while the next is made, so the first batch is small.
  */
 static int send_handles(uint32_t sequence, struct gcr_error *error)
 {
@@ -228,8 +228,8 @@ static int send_handles(uint32_t sequence, struct gcr_error *error)
 }
 
 /*
- * Go back after a step has failed with @r. If that fails too, what was said of the first failure
- * is of no more interest.
+ * Rolls back by @step after a failure with @r. Returns @r, or -ENOTRECOVERABLE if @step fails too;
+ * @error then has the message of the second failure.
  */
 static int roll_back(int r, int (*step)(struct gcr_error *), struct gcr_error *error)
 {
@@ -248,9 +248,11 @@ static int roll_back(int r, int (*step)(struct gcr_error *), struct gcr_error *e
 }
 
 /*
- * Threads that are stopped stay so until we are through, if the daemon lives or dies from here on:
- * whoever stops them sees the page. If it has died before, they may be let go at any moment. See
- * fs/helper/gpucr_halt.c; the order is essential.
+ * Begins to move managed memory, with the program's threads stopped by gpucr-halt. If the daemon is
+ * alive after is_moving has been set, the threads stay stopped until end_move(), even if the daemon
+ * dies: gpucr-halt reads is_moving in the page. If the daemon died before, gpucr-halt may let the
+ * threads run at any moment: returns -EPIPE. The order of the steps is essential; see
+ * fs/helper/gpucr_halt.c.
  */
 static int begin_move(struct gcr_error *error)
 {
@@ -263,7 +265,7 @@ static int begin_move(struct gcr_error *error)
 		return 0;
 	if (page)
 		__atomic_store_n(&page->is_moving, 0, __ATOMIC_SEQ_CST);
-	/* Not formatted: threads may be stopped anywhere. */
+	/* Not formatted: the stopped threads may hold any lock. */
 	error->number = EPIPE;
 	memcpy(error->words, words, sizeof(words));
 	return -EPIPE;
@@ -282,7 +284,7 @@ static int save(const struct gcr_message *message, struct answer *answer)
 	return gcr_managed_save(&answer->error);
 }
 
-/* From its arrival to its answer, threads of the program may be stopped; see managed_hold.h. */
+/* HOLD: threads of the program may be stopped until the answer is sent; see managed_hold.h. */
 static int hold(const struct gcr_message *message, struct answer *answer)
 {
 	int r = begin_move(&answer->error);
@@ -296,13 +298,14 @@ static int hold(const struct gcr_message *message, struct answer *answer)
 	return r;
 }
 
-/* Locks that whoever is stopped may hold: they are taken for a moment. */
+/* PREPARE: takes and releases the locks that stopped threads may hold, so blocks while they do. */
 static int prepare(const struct gcr_message *message, struct answer *answer)
 {
 	return gcr_managed_prepare(&answer->error);
 }
 
-/* Managed memory that is held after a failure, the daemon has taken back, with threads stopped. */
+/* Hands over all memory. If managed memory is held after a failure, the daemon sends TAKE_BACK,
+ * with the threads stopped. */
 static int move_out(uint32_t sequence, struct gcr_error *error)
 {
 	int r = gcr_managed_out(error);
@@ -314,7 +317,7 @@ static int move_out(uint32_t sequence, struct gcr_error *error)
 	r = send_handles(sequence, error);
 	if (r == 0)
 		r = gcr_memory_unmap(error);
-	/* Nothing is unmapped, but descriptors may have been made. */
+	/* Even if the export failed and nothing is unmapped, descriptors may have been made. */
 	return r < 0 ? roll_back(r, gcr_memory_take_back, error) : 0;
 }
 
@@ -326,7 +329,7 @@ static int hand_over(const struct gcr_message *message, struct answer *answer)
 	gcr_message_payload(message, &request, sizeof(request));
 	gcr_message_terminate(request.generation);
 	r = move_out(message->header.sequence, &answer->error);
-	/* Some of it is out and did not come back: only TAKE_BACK leads on from here. */
+	/* -ENOTRECOVERABLE: some memory is out and did not come back. Only TAKE_BACK can follow. */
 	if (r < 0 && r != -ENOTRECOVERABLE)
 		return r;
 	if (r == 0 && request.flags & GCR_HAND_OVER_SHRINK)
@@ -361,7 +364,7 @@ static int bring_in(struct gcr_error *error)
 
 static int take_back(struct gcr_error *error)
 {
-	/* First what others may have taken the room of. */
+	/* First the stacks, for which other processes may have taken the VRAM. */
 	int r = gcr_limits_restore(error);
 
 	if (r == 0)
@@ -402,7 +405,7 @@ static int settle(const struct gcr_message *message, struct answer *answer)
 		return -EINVAL;
 	}
 	set_phase(GCR_PRELOAD_INCOMING);
-	/* A thaw may have been one to other GPUs. */
+	/* The program may have been thawed on other GPUs. */
 	r = gcr_device_refresh(&answer->error);
 	if (r == 0)
 		r = gcr_limits_restore(&answer->error);
@@ -422,7 +425,7 @@ static int let_go(const struct gcr_message *message, struct answer *answer)
 	return r;
 }
 
-/* It begins when this has been answered. */
+/* PARK: parking begins after the answer has been sent. */
 static int park(const struct gcr_message *message, struct answer *answer)
 {
 	struct gcr_park request;
@@ -445,16 +448,16 @@ static int driver_gone(const struct gcr_message *message, struct answer *answer)
 #define IN(phase) (1u << GCR_PRELOAD_##phase)
 #define ANYWHERE  (IN(RUNNING) | IN(GATED) | IN(HELD) | IN(HANDED) | IN(OUT) | IN(INCOMING))
 
-/* In which phases a request is done, and in which there is nothing left to do. */
+/* Phases in which a request is carried out, and phases in which its work is done already. */
 static const struct request {
 	uint16_t type;
 	unsigned phases, done;
-	size_t payload_bytes; /* at least */
+	size_t payload_bytes; /* minimum */
 	int (*handle)(const struct gcr_message *message, struct answer *answer);
 } requests[] = {
 	{GCR_MESSAGE_GATE_CLOSE, IN(RUNNING), IN(GATED), sizeof(struct gcr_gate_request),
 	 close_gate},
-	/* RUNNING: a gate that was closed in vain. */
+	/* RUNNING: after a GATE_CLOSE that failed. */
 	{GCR_MESSAGE_GATE_OPEN, IN(RUNNING) | IN(GATED), 0, 0, handle_open},
 	{GCR_MESSAGE_LIST, ANYWHERE, 0, 0, list},
 	{GCR_MESSAGE_FILES, ANYWHERE & ~IN(RUNNING), 0, sizeof(struct gcr_range), take_files},
@@ -466,10 +469,10 @@ static const struct request {
 	{GCR_MESSAGE_COMMIT, IN(HANDED), IN(OUT), 0, commit},
 	{GCR_MESSAGE_TAKE_BACK, IN(HELD) | IN(HANDED), IN(GATED), 0, handle_take_back},
 	{GCR_MESSAGE_RECEIVE, IN(OUT) | IN(INCOMING), 0, sizeof(struct gcr_range), receive},
-	/* OUT: a program without device memory. */
+	/* OUT: a program without device memory receives nothing. */
 	{GCR_MESSAGE_SETTLE, IN(OUT) | IN(INCOMING), IN(GATED), 0, settle},
 	{GCR_MESSAGE_LET_GO, IN(INCOMING), IN(OUT), 0, let_go},
-	/* RUNNING: the driver alone has frozen the program. */
+	/* RUNNING: the program was frozen by the driver alone. */
 	{GCR_MESSAGE_PARK, IN(OUT) | IN(RUNNING), 0, sizeof(struct gcr_park), park},
 	{GCR_MESSAGE_DRIVER_GONE, ANYWHERE, 0, 0, driver_gone},
 };
@@ -509,15 +512,15 @@ static int handle(const struct gcr_message *message, struct answer *answer)
 }
 
 /*
- * What has failed is the driver's end, which is the program's: nothing that was taken from it will
- * be missed, and threads that wait at the gate may be in its exit.
+ * A request failed because the driver has ended with the program. The memory that was taken out is
+ * not needed any more, and threads that wait at the gate may be on the way to exit: opens the gate.
  */
 static int let_program_go(struct answer *answer)
 {
 	static const char words[] = "the program is ending";
 
 	open_gate();
-	/* Not formatted: threads may be stopped anywhere. */
+	/* Not formatted: the stopped threads may hold any lock. */
 	if (answer->error.number != ESRCH)
 		memcpy(answer->error.words, words, sizeof(words));
 	answer->error.number = ESRCH;
@@ -526,7 +529,7 @@ static int let_program_go(struct answer *answer)
 
 /* ---- without a daemon ---- */
 
-/* The daemon has gone: what can be undone without it, is. */
+/* Handles the loss of the daemon: undoes everything that does not need a daemon. */
 static void lose_daemon(void)
 {
 	gcr_connection_close();
@@ -550,15 +553,15 @@ static void wait_a_while(void)
 	nanosleep(&pause, NULL);
 }
 
-/* Nobody has come for what was handed over: the descriptors are still here. */
+/* No daemon has connected in time: takes the memory back, since the descriptors are still here. */
 static void end_grace(void)
 {
 	struct gcr_error error;
 
-	/* Its threads have to be stopped for that, which only a daemon can do. */
+	/* Held memory comes back only with the threads stopped, which takes a daemon. */
 	if (gcr_managed_is_held())
 		return;
-	/* Should it not work now, it is tried again after every look. */
+	/* On failure the next look tries again. */
 	if (take_back(&error) == 0 || gcr_is_ending()) {
 		agent.grace_ends_usec = 0;
 		open_gate();
@@ -589,7 +592,7 @@ static void send_result(const struct gcr_message *message, int r, struct answer 
 		.duration_usec = (uint64_t)(gcr_clock_usec() - started_usec),
 	};
 
-	/* As after HOLD other threads may be stopped, it is not formatted. */
+	/* Copied, not formatted: after HOLD other threads may be stopped and hold any lock. */
 	if (r < 0)
 		memccpy(result.words, answer->error.words, '\0', sizeof(result.words) - 1);
 	if (!gcr_connection_is_open() ||
@@ -598,7 +601,7 @@ static void send_result(const struct gcr_message *message, int r, struct answer 
 		lose_daemon();
 }
 
-/* As gcr_message_close_fds(), but of use to a child that is forked in between. */
+/* As gcr_message_close_fds(), but a child forked in the middle finds no closed descriptor. */
 static void close_fds(struct gcr_message *message)
 {
 	for (size_t i = 0; i < message->fds_count; i++) {
@@ -627,7 +630,7 @@ static void serve(struct gcr_message *message)
 	gcr_park_wait(agent.park_limit_ms);
 }
 
-/* Somebody wants the GPU. What the daemon finds in the page is what counts. */
+/* A thread wants the GPU: tells the daemon, which then reads the page. */
 static void drain_wakeup(void)
 {
 	gcr_wakeup_drain();
@@ -635,7 +638,7 @@ static void drain_wakeup(void)
 	gcr_connection_tell(GCR_MESSAGE_WANTED);
 }
 
-/* It did not arrive whole. Whoever sent it waits for an answer, if this much is there of it. */
+/* Answers a message that did not arrive whole, if its header shows that it is a request. */
 static void refuse(const struct gcr_message *message)
 {
 	struct answer answer = {.fd = -1};
@@ -710,7 +713,7 @@ void gcr_agent_start(void)
 	gcr_wakeup_prepare();
 	gcr_connection_prepare();
 	gcr_connection_open(agent.phase, agent.generation);
-	/* Nobody will answer: then it is better not to be there. */
+	/* No thread will answer the daemon, so the daemon must not see a connection. */
 	if (start_thread() < 0)
 		gcr_connection_close();
 	errno = saved_errno;
@@ -720,7 +723,7 @@ void gcr_agent_forget(void)
 {
 	gcr_connection_forget();
 	gcr_wakeup_forget();
-	/* Of a message that the thread was working on: nobody else has these. */
+	/* Descriptors of a message that the agent was handling: no other code closes them here. */
 	close_fds(&agent.message);
 	agent.phase = GCR_PRELOAD_RUNNING;
 	memset(agent.generation, 0, sizeof(agent.generation));

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The one thread of the preload library: it sleeps until the daemon asks for something, and does
- * it. Without a daemon it looks for one every few seconds.
+ * The agent: the only thread of the preload library that serves the daemon. The agent sleeps until
+ * the daemon sends a request, and carries it out. Without a connection the agent looks for a daemon
+ * every few seconds.
  */
 #ifndef GCR_PRELOAD_AGENT_H
 #define GCR_PRELOAD_AGENT_H
 
-/* cuInit has succeeded: start the thread, once a process. Keeps errno. */
+/* Called when cuInit (hipInit) has succeeded: starts the agent, once per process. Keeps errno. */
 void gcr_agent_start(void);
 
-/* In the child of a fork: there is no thread, no connection. */
+/* In the child of a fork: resets the state, since the child has no agent and no connection. */
 void gcr_agent_forget(void);
 
 #endif

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuMemAlloc and its family, made with the virtual memory functions, so that the memory can be
- * handed over. The program sees what it would see without us.
+ * cuMemAlloc and its family, made with the virtual memory functions so that the memory can be
+ * handed over. The program sees the same behaviour as without the library.
  *
- * Every allocation has a companion, a real and small one of cuMemAlloc_v2. It is asked for first:
- * where the driver would refuse (no context, a stream capture, an error that sticks to the
- * context), it refuses with its own code. It belongs to the context as the memory would, is freed
- * first, with the driver's implicit synchronisation, and lends its attributes (attribute.c).
+ * Every allocation has a companion, a real and small allocation of cuMemAlloc_v2. The companion is
+ * made first: where the driver would refuse the allocation (no context, a stream capture, an error
+ * that sticks to the context), the driver refuses the companion with the proper error code. The
+ * companion belongs to the same context, is freed before the memory, with the driver's implicit
+ * synchronisation, and supplies attributes of the allocation (attribute.c).
  */
 #include "backend/preload/allocation.h"
 
@@ -23,19 +24,23 @@
 #include "backend/preload/shared_object.h"
 
 /*
- * Above it. Up to 1 MiB the driver puts two or more into a 2 MiB block, and would need half the
- * VRAM that we need; above, each takes 2 MiB multiples as ours do, and as long: 57 us to allocate 2
- * MiB and 49 us to free it, ours 45 and 37, of which the companion takes 2 and 3 (H100, 580.159).
+ * The library makes allocations larger than this. Up to 1 MiB the driver puts two or more
+ * allocations into one block of 2 MiB, so the library would need twice the VRAM. Above that the
+ * driver's allocations take multiples of 2 MiB too, and take no less time: for 2 MiB 57 us to
+ * allocate and 49 us to free; the library's take 45 us and 37 us, of which the companion takes 2 us
+ * and 3 us (H100, 580.159).
  */
 #define THRESHOLD_BYTES (1ull << 20)
 
-/* The smallest that the driver cuts from a block. */
+/* The smallest size that the driver cuts from a block. */
 #define COMPANION_BYTES 512
 
-/* No GPU has as much; rounding up overflows above it. The driver refuses in its own words. */
+/* Larger requests go to the driver, which refuses them with its own error: no GPU has as much
+ * memory, and rounding up would overflow at the end of the range. */
 #define MOST_BYTES (1ull << 50)
 
-/* HIP keeps a thread's last error: so it has to refuse what we would refuse. */
+/* The result of a call that the library refuses. HIP keeps each thread's last error, so HIP has to
+ * be given a call that it refuses (@asked). */
 #define INVALID_ADDRESS 512
 #ifdef GCR_HIP
 #define REFUSAL(asked) (asked)
@@ -43,7 +48,7 @@
 #define REFUSAL(asked) CUDA_ERROR_INVALID_VALUE
 #endif
 
-/* A row longer than this is not kept as a companion: it would waste too much. */
+/* A real row longer than this is not kept as the companion, since too much VRAM would be wasted. */
 #define COMPANION_ROW_BYTES (64ull << 10)
 
 bool gcr_allocation_companion(CUdeviceptr address, CUdeviceptr *ret_companion)
@@ -76,7 +81,7 @@ bool gcr_allocation_takes(size_t bytes)
 	return bytes > THRESHOLD_BYTES && bytes <= MOST_BYTES && gcr_memory_converts();
 }
 
-/* What there is of an allocation that is being made, or taken apart. */
+/* The parts of an allocation that is being made or undone. */
 struct parts {
 	CUmemGenericAllocationHandle handle;
 	CUdeviceptr start;
@@ -94,7 +99,7 @@ static void take_apart(const struct parts *parts)
 		GCR_REAL(cuMemAddressFree)(parts->start, parts->bytes);
 }
 
-/* Memory of the device, mapped but not accessible. */
+/* Makes device memory and maps it, without access. On failure the caller calls take_apart(). */
 static CUresult put_together(int device, bool rdma, size_t bytes, struct parts *parts)
 {
 	CUmemAllocationProp prop = {
@@ -119,7 +124,7 @@ static CUresult put_together(int device, bool rdma, size_t bytes, struct parts *
 	return result;
 }
 
-/* The device's own contexts may use it, and those of its context's peers. */
+/* Gives access to the GPU of @context and to those of the context's peers. */
 static CUresult grant_access(CUcontext context, int device, struct gcr_mapping *mapping)
 {
 	CUmemAccessDesc access[1 + GCR_GPUS_MAX];
@@ -141,7 +146,7 @@ static CUresult grant_access(CUcontext context, int device, struct gcr_mapping *
 	return result;
 }
 
-/* Into the table; what it consists of belongs to the table then. */
+/* Adds the allocation to the table, which then owns its parts. */
 static CUresult enter(const struct parts *parts, int device, struct gcr_mapping *mapping)
 {
 	struct gcr_memory *dead = NULL;
@@ -220,13 +225,13 @@ CUresult gcr_own_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 		return result;
 	if (gcr_allocation_make(companion, bytes, pointer) == CUDA_SUCCESS)
 		return CUDA_SUCCESS;
-	/* The driver by itself: it finds room where we found none, or has the better words. */
+	/* Fall back to the driver, which may find memory elsewhere or return a better error. */
 	gcr_driver_forget_error();
 	GCR_REAL(cuMemFree_v2)(companion);
 	return real(pointer, bytes);
 }
 
-/* The pitch is the driver's secret: it says what it is for one row, which is kept as companion. */
+/* Only the driver knows the pitch: a real allocation of one row gives it, and is the companion. */
 GCR_OWN(cuMemAllocPitch_v2);
 CUresult gcr_own_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width,
 				    size_t height, unsigned int element_bytes)
@@ -263,14 +268,14 @@ CUresult gcr_own_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t 
 
 /* ---- freeing it ---- */
 
-/* The companion has gone, and with it all work that could use the memory. */
+/* Frees an allocation whose companion is freed: all work that could use the memory has ended. */
 static void finish(struct gcr_mapping *mapping)
 {
 	CUdeviceptr start = mapping->start;
 	size_t bytes = mapping->bytes;
 	struct gcr_memory *dead = NULL;
 
-	/* Not while a peer is given access to it. */
+	/* The peers' lock: no peer is being given access to the mapping. */
 	gcr_peer_hold();
 	gcr_table_lock();
 	gcr_table_drop_mapping(mapping, &dead);
@@ -282,8 +287,8 @@ static void finish(struct gcr_mapping *mapping)
 }
 
 /*
- * The allocation that begins at @address, marked so that nobody else frees it. NULL: there is none;
- * *ret_ours says whether the address is in one all the same.
+ * Marks the allocation that begins at @address as being freed, so that no other thread frees it,
+ * and returns it. NULL: no allocation begins there; *ret_ours: is @address inside one nevertheless?
  */
 static struct gcr_mapping *begin_free(CUdeviceptr address, CUdeviceptr *ret_companion,
 				      bool *ret_ours)
@@ -307,7 +312,7 @@ static void abandon_free(struct gcr_mapping *mapping)
 	mapping->allocation->freeing = false;
 }
 
-/* The driver's own, of which others may have something. */
+/* Frees memory of the driver's own, and updates the counts of memory that is shared. */
 static CUresult free_drivers(__typeof__(cuMemFree_v2) *real, CUdeviceptr pointer)
 {
 	struct gcr_shared_end range = gcr_shared_begin_end(GCR_SHARED_RANGE, pointer);
@@ -363,7 +368,8 @@ CUresult gcr_own_cuMemFree_v2(CUdeviceptr pointer)
 	return result;
 }
 
-/* The driver may free memory of cuMemAlloc in the order of a stream; we wait for that. */
+/* The driver may free cuMemAlloc's memory in stream order; here the library waits for the
+ * stream. */
 static CUresult free_own_async(__typeof__(cuMemFreeAsync) *real,
 			       __typeof__(cuStreamSynchronize) *synchronize,
 			       struct gcr_mapping *mapping, CUdeviceptr companion, CUstream stream)
@@ -424,7 +430,7 @@ CUresult gcr_own_cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 }
 #endif
 
-/* Once less: the mapping, if it was the last time. */
+/* Lowers the open count of memory from cuIpcOpenMemHandle. *@ret_mapping: set on the last close. */
 static CUresult begin_close(CUdeviceptr pointer, struct gcr_mapping **ret_mapping)
 {
 	GCR_TABLE_LOCK();
@@ -459,7 +465,7 @@ CUresult gcr_allocation_close(CUdeviceptr pointer)
 	return result;
 }
 
-/* The next allocation of @context at or behind @address, as begin_free(). */
+/* Marks the next allocation of @context from *@address on as being freed. NULL: no more. */
 static struct gcr_mapping *take_from(CUcontext context, CUdeviceptr *address)
 {
 	struct gcr_mapping *mapping;
@@ -476,7 +482,7 @@ static struct gcr_mapping *take_from(CUcontext context, CUdeviceptr *address)
 	return NULL;
 }
 
-/* The driver has freed the companions; the memory they stood for must go the same way. */
+/* The driver has freed the companions with the context: frees the memory of these allocations. */
 void gcr_memory_context_gone(void *context)
 {
 	struct gcr_mapping *mapping;

@@ -1,43 +1,50 @@
 /* SPDX-License-Identifier: MIT */
-/* What stands for the memory of cuMemAlloc and its family, for the other files of the table. */
+/* Allocations of cuMemAlloc and its family that the library makes with the virtual memory
+ * functions, for the other files that use the table. Each has a companion: a small real allocation
+ * of cuMemAlloc_v2, about which the driver is asked instead (allocation.c). */
 #ifndef GCR_PRELOAD_ALLOCATION_H
 #define GCR_PRELOAD_ALLOCATION_H
 
 #include "backend/cuda/cuda_api.h"
 #include "backend/preload/table.h"
 
-/* The real memory that answers for the allocation at @address; false: it is none of ours. */
+/* Gets the companion of the allocation that contains @address. False: not the library's. */
 bool gcr_allocation_companion(CUdeviceptr address, CUdeviceptr *ret_companion);
 
-/* A companion in the current context. */
+/* Allocates a companion in the current context. */
 CUresult gcr_allocation_new_companion(CUdeviceptr *ret_companion);
 
-/* Is an allocation of this size made so that it can be handed over? Smaller ones are not. */
+/*
+ * Does the library make allocations of this size itself, so that they can be handed over? True
+ * above 1 MiB (and up to 2^50 bytes), if the library converts memory at all
+ * (gcr_memory_converts()).
+ */
 bool gcr_allocation_takes(size_t bytes);
 
-/* Make one, in the current context, that @companion answers for. On failure nothing is left of it,
- * and the companion is still the caller's. */
+/* Makes an allocation in the current context, with @companion. On failure nothing is left of the
+ * allocation, and the companion is still the caller's. */
 CUresult gcr_allocation_make(CUdeviceptr companion, size_t bytes, CUdeviceptr *ret_start);
 
-/* cuIpcCloseMemHandle of what gcr_memory_owns(). */
+/* Implements cuIpcCloseMemHandle for memory for which gcr_memory_owns() returns true. */
 CUresult gcr_allocation_close(CUdeviceptr pointer);
 
 /*
- * Contexts that may use each other's memory (cuCtxEnablePeerAccess). Held for reading while an
- * allocation gets its access rights, so that none is missed; see peer.c.
+ * Peers: contexts that may use each other's memory (cuCtxEnablePeerAccess; see peer.c).
+ * gcr_peer_hold() takes the list's lock for reading. The caller holds it while an allocation gets
+ * its access rights, so that no peer is missed.
  */
 void gcr_peer_hold(void);
 void gcr_peer_let_go(void);
 /*
- * The devices whose contexts may use memory allocated in @owner, besides @device, its own: room for
- * GCR_GPUS_MAX. Held for reading.
+ * The devices whose contexts may use memory allocated in @owner, except @device, the owner's own.
+ * @ret_devices has room for GCR_GPUS_MAX; returns the count. The caller holds the lock for reading.
  */
 size_t gcr_peer_devices(CUcontext owner, int device, int *ret_devices);
-/* @user, which is on @device, may use what is allocated in @owner, now and later; or not any more.
- * NULL stands for any context. CUDA_ERROR_OUT_OF_MEMORY, or what the driver says. */
+/* Lets the context @user on @device use present and future memory of the context @owner; or
+ * withdraws that right (NULL: any context). CUDA_ERROR_OUT_OF_MEMORY, or the driver's error. */
 CUresult gcr_peer_add(CUcontext user, int device, CUcontext owner);
 void gcr_peer_drop(CUcontext user, CUcontext owner);
-/* No access to or from this context any more: it has gone. */
+/* The context is destroyed: drops all rights of it and to its memory. */
 void gcr_peer_context_gone(CUcontext context);
 void gcr_peer_forget(void);
 

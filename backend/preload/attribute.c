@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the driver says about pointers: for an allocation of ours what it would say of memory of
- * cuMemAlloc, for the program's own mappings what it would say if they were not exportable.
+ * The driver's answers about pointers. For an allocation of the library the program gets the
+ * answers for memory of cuMemAlloc; for its own mappings, those for mappings that are not
+ * exportable.
  */
 #include <stdint.h>
 #include <string.h>
@@ -9,31 +10,32 @@
 #include "backend/preload/allocation.h"
 #include "backend/preload/gate.h"
 
-/* In the first page, where nothing ever is: as unknown to the driver as what lies behind an
- * allocation would be. */
+/* An address in the first page, where nothing is mapped: as unknown to the driver as the bytes
+ * behind an allocation would be. */
 #define INVALID_ADDRESS 512
 
-/* What the driver says of one: CUDA's always the same, HIP's depends on the attribute. */
+/* The result for an unknown pointer: CUDA's is constant, HIP's depends on the attribute. */
 #ifdef GCR_HIP
 #define UNKNOWN_POINTER(asked) (asked)
 #else
 #define UNKNOWN_POINTER(asked) CUDA_ERROR_INVALID_VALUE
 #endif
 
-/* What RANGE_SIZE is written as. HIP cuts it, and its programs may have room for no more. */
+/* The type in which RANGE_SIZE is written: HIP's is 32 bits, and a program may have no more
+ * room. */
 #ifdef GCR_HIP
 typedef uint32_t range_size_t;
 #else
 typedef size_t range_size_t;
 #endif
 
-/* What is to be said of one pointer, taken from the table. */
+/* The facts about one pointer, from the table. */
 struct subject {
 	CUdeviceptr pointer, start, companion;
-	size_t bytes;	/* as asked for */
-	bool allocated; /* an allocation of ours */
-	bool behind;	/* in the rest of an allocation's last 2 MiB, which is nobody's */
-	bool created;	/* a mapping of the program, exportable without its knowledge */
+	size_t bytes;	/* size that the program asked for */
+	bool allocated; /* inside an allocation of the library */
+	bool behind;	/* behind its end, in the unused rest of its last 2 MiB */
+	bool created;	/* in a mapping of the program that the library made exportable */
 	CUmemAllocationHandleType asked_types;
 };
 
@@ -59,13 +61,13 @@ static struct subject describe(CUdeviceptr pointer)
 }
 
 /*
- * Who knows an attribute of an allocation of ours. As a driver (580.159) was seen to answer for
- * memory of cuMemAlloc and for mapped memory: they differ in CONTEXT, the handle types, legacy IPC,
- * which the companion knows; RDMA is alike if mapped memory is made for it.
+ * The source of an attribute of the library's allocations. Driver 580.159 was seen to give
+ * different answers for memory of cuMemAlloc and for mapped memory in CONTEXT, the handle types and
+ * legacy IPC; these come from the companion. RDMA is the same if the mapped memory is made for it.
  */
 enum source {
-	SOURCE_COMPANION, /* what tells cuMemAlloc's memory from mapped memory */
-	SOURCE_POINTER,	  /* what is true of the memory itself */
+	SOURCE_COMPANION, /* attributes in which cuMemAlloc's memory differs from mapped memory */
+	SOURCE_POINTER,	  /* attributes of the memory itself */
 	SOURCE_TABLE,
 };
 
@@ -76,13 +78,13 @@ static enum source source_of(CUpointer_attribute attribute)
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
 		return SOURCE_TABLE;
 	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-	case CU_POINTER_ATTRIBUTE_P2P_TOKENS: /* else a device would reach the companion */
+	case CU_POINTER_ATTRIBUTE_P2P_TOKENS: /* would expose the companion */
 	case CU_POINTER_ATTRIBUTE_MAPPED:
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
 	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: /* a multiple of 2 MiB for both */
+	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: /* a multiple of 2 MiB for both kinds */
 	case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-	case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: /* many companions are in one block */
+	case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: /* many companions share a block */
 	case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
 		return SOURCE_POINTER;
 	default:
@@ -167,8 +169,8 @@ CUresult gcr_own_cuPointerGetAttributes(unsigned int count, CUpointer_attribute 
 }
 
 /*
- * The one attribute that can be set, SYNC_MEMOPS, is always on for mapped memory, and setting it is
- * refused (801); so the companion takes it, which is what the program will read.
+ * SYNC_MEMOPS, the only attribute that can be set, is always on for mapped memory, and the driver
+ * refuses to set it there (801). So the companion's is set, which the program also reads.
  */
 GCR_OWN(cuPointerSetAttribute);
 CUresult gcr_own_cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Functions that the program gives the driver to run in the order of a stream. What they call
- * passes a gate that is closing, or the stream would wait for the function, the function for the
- * gate, and the gate for the stream.
+ * Host functions that the program gives the driver to run in stream order. Driver calls of such a
+ * function pass a closing gate. Otherwise there would be a deadlock: the stream waits for the
+ * function, the function for the gate, and the gate for the stream.
  */
 #include <stdlib.h>
 
@@ -20,8 +20,9 @@ struct callback {
 };
 
 /*
- * The thread is the driver's, and stays it. In HIP it may be one of the program's, which waits for
- * a stream: then it is the driver's while the function runs.
+ * Marks the thread as one of the driver's. In CUDA only the driver's own threads run these
+ * functions, so the mark stays. In HIP a thread of the program that waits for a stream may run
+ * them, and counts as the driver's only while the function runs.
  */
 static void run_begins(void)
 {
@@ -35,7 +36,7 @@ static void run_begins(void)
 static void run_ends(void)
 {
 #ifdef GCR_HIP
-	/* Not in a child that was forked in it. */
+	/* 0 in a child that was forked inside the function. */
 	if (gcr_thread.is_drivers)
 		gcr_thread.is_drivers--;
 #endif
@@ -62,9 +63,11 @@ static void run_stream(CUstream stream, CUresult status, void *argument)
 }
 
 /*
- * NULL: the function is handed on as it is. In a capture it becomes part of a graph, can be asked
- * for there, and may run any number of times. If the driver refuses, the few bytes stay behind: its
- * error may be an older one's, and the function be run all the same.
+ * Makes the data with which run_host() or run_stream() calls the program's function; they free it.
+ * NULL: pass the program's function on unchanged. This is so in a capture, where the function
+ * becomes part of a graph, can be queried there, and may run any number of times. If the driver
+ * call fails, the few bytes are not freed: the error may be that of an earlier call, and the
+ * function may still run.
  */
 static struct callback *make(CUstream stream, bool per_thread, struct callback what)
 {

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The streams in which a capture was begun and has not ended. `lock` holds the list; no call of
- * the driver is made under it.
- */
+/* The streams with an open capture. `lock` guards the list; no driver call is made with it held. */
 #include "backend/preload/capture.h"
 
 #include <errno.h>
@@ -23,7 +20,7 @@
 
 #define CAPTURES_MAX 256
 
-/* HIP has no other name for it before ROCm 6.3. */
+/* HIP has no other name for the default stream before ROCm 6.3. */
 #ifdef GCR_HIP
 #define DEFAULT_STREAM NULL
 #else
@@ -31,8 +28,8 @@
 #endif
 
 struct capture {
-	CUstream stream; /* CU_STREAM_PER_THREAD: the default one of the thread */
-	pid_t thread;	 /* that began it */
+	CUstream stream; /* CU_STREAM_PER_THREAD: the default stream of `thread` */
+	pid_t thread;	 /* the thread that began the capture */
 	CUcontext context;
 };
 
@@ -48,7 +45,7 @@ static uint32_t count(void)
 	return __atomic_load_n(&captures.count, __ATOMIC_ACQUIRE);
 }
 
-/* captures.lock is held. */
+/* Sets the number of open captures, here and in the page. The caller holds captures.lock. */
 static void set_count(uint32_t now)
 {
 	struct gcr_page *page = gcr_gate_page();
@@ -59,7 +56,7 @@ static void set_count(uint32_t now)
 		__atomic_store_n(&page->captures, now, __ATOMIC_RELAXED);
 }
 
-/* captures.lock is held. */
+/* The caller holds captures.lock. */
 static void remove_at(uint32_t i)
 {
 	captures.list[i] = captures.list[captures.count - 1];
@@ -73,7 +70,7 @@ static CUstream plain(CUstream stream, bool per_thread)
 	return per_thread ? CU_STREAM_PER_THREAD : DEFAULT_STREAM;
 }
 
-/* captures.lock is held. The default stream of one thread is not that of another. */
+/* The caller holds captures.lock. CU_STREAM_PER_THREAD is another stream in each thread. */
 static bool is_same(const struct capture *capture, CUstream stream)
 {
 	return capture->stream == stream &&
@@ -104,7 +101,7 @@ static void add(CUstream stream)
 	insert(&capture);
 }
 
-/* False: there is none in this stream. */
+/* Returns false if the list has no capture of this stream. */
 static bool take_out(CUstream stream, struct capture *ret_capture)
 {
 	if (count() == 0)
@@ -156,8 +153,9 @@ void gcr_captures_context_gone(CUcontext context)
 }
 
 /*
- * Has this capture ended? The default stream of another thread cannot be asked from here. A stream
- * of a green context can from its owner: a thread of the program may have that one current.
+ * Has this capture ended? The default stream of another thread cannot be queried; its capture has
+ * ended if the thread has. A stream of a green context is queried with the owner context current,
+ * since a thread of the program may have the green context current.
  */
 static bool has_ended(const struct capture *capture)
 {
@@ -195,7 +193,7 @@ void gcr_captures_verify(void)
 		if (!has_ended(&capture))
 			continue;
 		GCR_LOCK_SCOPE(&captures.lock);
-		/* If anything has changed meanwhile the next look will see. */
+		/* If the list has changed since get(), stop here: the next call looks again. */
 		if (captures.changes != changes)
 			return;
 		remove_at(i--);
@@ -210,7 +208,7 @@ void gcr_captures_forget(void)
 
 /* ---- the driver's functions ---- */
 
-/* Not in cuda_api.h. */
+/* Not declared in cuda_api.h. */
 CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 				     const CUgraphNode *dependencies,
 				     const CUgraphEdgeData *dependencyData, size_t numDependencies,
@@ -264,11 +262,12 @@ BEGIN(cuStreamBeginCapture_v2_ptsz, cuStreamBeginCapture_v2, true,
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph, false)
 
 /*
- * What is known of a stream is taken out before it ends or is destroyed: another thread may begin
- * one at once, in the same stream or in one with the same handle.
+ * An entry is removed before the capture ends or the stream is destroyed: right after the driver's
+ * call another thread may begin a capture in the same stream, or in a new one with the same handle.
  */
 
-/* A capture that was broken ends too, and one ended from the wrong thread does not. */
+/* After an error the entry is put back if the stream is still capturing: ending a capture that was
+ * invalidated returns an error but ends it; ending one from the wrong thread does not. */
 static CUresult end(__typeof__(cuStreamEndCapture) *real, CUstream stream, bool per_thread,
 		    CUgraph *graph)
 {

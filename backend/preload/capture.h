@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Stream captures that are open: while there is one, the gate cannot close. */
+/* The open stream captures of the program. While a capture is open, the gate cannot close. */
 #ifndef GCR_PRELOAD_CAPTURE_H
 #define GCR_PRELOAD_CAPTURE_H
 
@@ -10,13 +10,14 @@
 
 bool gcr_captures_open(void);
 
-/* For the agent, with nobody inside: forget those that have ended in some way we did not see. */
+/* For the agent, when no thread is inside a driver call: asks the driver about each known capture,
+ * and drops those that ended without the library having seen it. */
 void gcr_captures_verify(void);
 
-/* The thread that began one of those open; 0 if there is none. */
+/* The id of the thread that began one of the open captures; 0 if no capture is open. */
 uint32_t gcr_captures_thread(void);
 
-/* Is this stream part of a capture, begun in it or not? */
+/* Is this stream part of an open capture, whether or not the capture began in this stream? */
 bool gcr_captures_has(CUstream stream, bool per_thread);
 
 void gcr_captures_context_gone(CUcontext context);

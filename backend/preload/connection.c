@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The connection to the daemon. The program may close every descriptor it does not know and get
- * the same number again for something else, so before each use the socket is looked at. Nothing is
- * reported: without a daemon the program runs as it would have.
+ * The connection to the daemon. The program may close descriptors that it does not know and get the
+ * same numbers for other files, so the socket is checked before each use. No error is shown to the
+ * program: without a daemon the program runs as it would without the library.
  */
 #include "backend/preload/connection.h"
 
@@ -27,16 +27,16 @@
 
 #define SYSTEM_SOCKET "/run/gpucrfs/socket"
 
-/* A daemon that has not read for so long is none. */
+/* A daemon that does not read for this long is considered dead. */
 #define SEND_PATIENCE_USEC (30 * GCR_USEC_PER_SEC)
-/* Between tries when too many descriptors are on their way (unix(7), ETOOMANYREFS). */
+/* Pause between retries when too many descriptors are in flight (unix(7), ETOOMANYREFS). */
 #define SEND_PAUSE_USEC	   1000
 
 static struct {
-	/* In this order; empty: none. */
+	/* The addresses to try, in this order; empty: unused. */
 	struct sockaddr_un places[2];
 	struct gcr_descriptor socket;
-	struct gcr_descriptor page; /* the gate's; closed by it */
+	struct gcr_descriptor page; /* the gate's, which closes it */
 } connection = {.socket = {.fd = -1}, .page = {.fd = -1}};
 
 static void set_place(struct sockaddr_un *place, const char *directory, const char *name)
@@ -69,7 +69,7 @@ void gcr_connection_prepare(void)
 	}
 }
 
-/* The program may have as many descriptors as its limit allows. */
+/* Makes a socket even if the program has as many descriptors as its limit allows. */
 static int make_socket(void)
 {
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -99,9 +99,9 @@ static int connect_to(const struct sockaddr_un *place)
 }
 
 /*
- * A shell of root's may have kept another user's XDG_RUNTIME_DIR, and that user may listen there.
- * The library registers only with a daemon of root's or of the program's own user, as a daemon gets
- * all memory of the program.
+ * Another user's XDG_RUNTIME_DIR may be set (in a shell of root's, for instance), and that user may
+ * listen there. The library registers only with a daemon of root or of the program's own user,
+ * since the daemon gets all memory of the program.
  */
 static bool may_be_daemon(int fd)
 {
@@ -172,8 +172,9 @@ static int receive(struct gcr_message *ret_message)
 	if (r < 0)
 		return r;
 	/*
-	 * Room for them, whatever the program has open. What the program starts at that moment
-	 * (posix_spawn(3), vfork(2)) begins with the higher limit: so it is not done otherwise.
+	 * Make room for the descriptors, however many the program has open. A program that is
+	 * started at this moment (posix_spawn(3), vfork(2)) inherits the raised limit, so messages
+	 * without descriptors do not raise it.
 	 */
 	if (has_fds)
 		gcr_descriptor_raise_limit();
@@ -198,7 +199,7 @@ int gcr_connection_receive(struct gcr_message *ret_message)
 			return -EPIPE;
 		if (ppoll(coming, GCR_ARRAY_SIZE(coming), NULL, NULL) < 0 && errno != EINTR)
 			return -errno;
-		/* What made it readable may not be ours any more. */
+		/* While ppoll() waited, the program may have closed the socket. */
 		if (!gcr_descriptor_valid(&connection.socket))
 			return -EPIPE;
 		if (!coming[0].revents && (coming[1].revents || coming[2].revents))

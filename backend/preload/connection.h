@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The agent's connection to the daemon: finding it, registering, and a socket that is known to be
- * still ours. One thread at a time: cuInit's until the agent's has started, then the agent's.
+ * The agent's connection to the daemon: finding the daemon, registering, and checking before each
+ * use that the socket still belongs to the library. Used by one thread at a time: by the thread
+ * that calls cuInit until the agent has started, then by the agent.
  */
 #ifndef GCR_PRELOAD_CONNECTION_H
 #define GCR_PRELOAD_CONNECTION_H
@@ -13,34 +14,36 @@
 #include "lib/message.h"
 #include "lib/protocol.h"
 
-/* Remember where a daemon would be: the environment belongs to the program's threads. */
+/* Stores the addresses of the daemon's possible sockets. The environment is read only here, since
+ * the program's threads may change it later. */
 void gcr_connection_prepare(void);
 
-/* Connect and register. Never blocks. -errno: there is no daemon, or it has no ear for us now. */
+/* Connects to a daemon and registers. Never blocks. -errno: there is no daemon, or the daemon
+ * cannot take a connection now. */
 int gcr_connection_open(enum gcr_preload_phase phase, const char *generation);
 
 bool gcr_connection_is_open(void);
 void gcr_connection_close(void);
 
-/* Is there still a daemon at its other end? Neither allocates nor locks. */
+/* Does a daemon still have the other end open? Allocates nothing and takes no lock. */
 bool gcr_connection_is_alive(void);
 
-/* Send a message without payload; not if that would have to wait. */
+/* Sends a message without payload. If sending would block, the message is dropped. */
 void gcr_connection_tell(uint16_t type);
 
-/* To wait on, as wake_fd of others; -1 if there is none. */
+/* The socket, for use as a @wake_fd elsewhere; -1 if there is no connection. */
 int gcr_connection_fd(void);
 
 /*
- * Wait for a message, as gcr_message_receive(). -EPIPE also if the program has closed the socket.
- * -EPROTO: one that makes no sense was dropped. -EINTR: a thread has woken the agent,
- * or what is held was touched.
+ * Waits for a message, as gcr_message_receive() does. -EPIPE is also returned if the program has
+ * closed the socket. -EPROTO: a malformed message was dropped. -EINTR: a thread has woken the
+ * agent, or has touched held memory (hold.h).
  */
 int gcr_connection_receive(struct gcr_message *ret_message);
 
 /*
- * As gcr_message_send(), but waits while the daemon is slow. On failure (-EPIPE, -ETIMEDOUT) the
- * connection is of no use any more.
+ * Sends as gcr_message_send() does, but waits while the daemon is slow. On failure (-EPIPE,
+ * -ETIMEDOUT) the connection cannot be used any more.
  */
 int gcr_connection_send(uint16_t type, uint32_t sequence, const void *payload, size_t payload_bytes,
 			const int *fds, size_t fds_count);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Contexts: which there are, and telling the tables of what was made in them when they go. A handle
- * may be used again for another context: so nobody gets a new one with the handle of one that is
- * still going. `lock` holds the list, and no call of the driver is made under it; primary_locks
- * hold a device's primary context while its reference count changes.
+ * The list of the program's contexts. When a context is destroyed, the tables of its captures and
+ * memory are updated. The driver may use the handle of a destroyed context again: a thread that
+ * gets such a handle for a new context waits until the old one is out of the list. `lock` guards
+ * the list and is not held over driver calls. primary_locks are held while the reference count of a
+ * device's primary context changes.
  */
 #include "backend/preload/context.h"
 
@@ -26,7 +27,7 @@
 struct context {
 	CUcontext handle;
 	CUdevice primary_of;   /* a device, or CU_DEVICE_INVALID */
-	unsigned int attached; /* cuCtxAttach: so many cuCtxDetach more before it goes */
+	unsigned int attached; /* number of cuCtxDetach calls that only lower its reference count */
 	bool going;
 };
 
@@ -37,7 +38,7 @@ static struct {
 	size_t count, room;
 } contexts = {.lock = PTHREAD_MUTEX_INITIALIZER, .gone = PTHREAD_COND_INITIALIZER};
 
-/* Recursive: what the driver runs meanwhile (CUPTI's callbacks) may come here again. */
+/* Recursive: callbacks that the driver runs in a call (CUPTI's) may take the same lock. */
 static pthread_mutex_t primary_locks[DEVICES_MAX] = {
 	[0 ... DEVICES_MAX - 1] = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP};
 
@@ -77,7 +78,7 @@ static void add(CUcontext handle, CUdevice primary_of)
 		size_t room = contexts.room ? 2 * contexts.room : 16;
 		struct context *list = realloc(contexts.list, room * sizeof(*list));
 
-		/* Its work cannot be waited for. */
+		/* The agent cannot wait for the work of this context. */
 		if (!list) {
 			gcr_gate_incomplete("a context that is not known");
 			return;
@@ -110,7 +111,7 @@ static void remove_it(CUcontext handle)
 	pthread_cond_broadcast(&contexts.gone);
 }
 
-/* What was made in the context went with it. */
+/* The context is destroyed: updates the tables of everything that was made in it. */
 static void tell(CUcontext handle)
 {
 	gcr_captures_context_gone(handle);
@@ -118,7 +119,7 @@ static void tell(CUcontext handle)
 	gcr_managed_context_gone(handle);
 }
 
-/* ---- contexts of the program's own ---- */
+/* ---- contexts that the program creates ---- */
 
 #define CREATE(symbol, like, parameters, arguments)             \
 	GCR_OWN_AS(symbol, like);                               \
@@ -149,7 +150,7 @@ CREATE(cuCtxCreate_v4, cuCtxCreate_v4,
        (CUcontext * context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device),
        (context, parameters, flags, device))
 
-/* Those that share with graphics; not in cuda_api.h. */
+/* Contexts that share with graphics; not declared in cuda_api.h. */
 CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice device);
 CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device,
 			  uint32_t vdpDevice, void *vdpGetProcAddress);
@@ -197,7 +198,7 @@ static CUresult destroy(__typeof__(cuCtxDestroy_v2) *real, CUcontext handle)
 DESTROY(cuCtxDestroy)
 DESTROY(cuCtxDestroy_v2)
 
-/* From before there were primary contexts; not in cuda_api.h. */
+/* Functions older than primary contexts; not declared in cuda_api.h. */
 CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags);
 CUresult cuCtxDetach(CUcontext ctx);
 
@@ -252,8 +253,8 @@ static CUcontext known_primary(CUdevice device)
 }
 
 /*
- * If the driver does not say it is what it was: work in it must not be overlooked. After the
- * driver's own end there is none.
+ * Is the device's primary context active? If the driver does not answer, the state in the list
+ * counts, so that no work is overlooked. With a driver that is deinitialized no context is active.
  */
 static bool is_active(CUdevice device)
 {
@@ -308,7 +309,10 @@ static CUresult release(__typeof__(cuDevicePrimaryCtxRelease_v2) *real, CUdevice
 	return result;
 }
 
-/* Whoever has retained it may go on using it; what was in it has gone. */
+/*
+ * Resets the primary context. Threads that have retained it may still use it; its contents are
+ * gone.
+ */
 static CUresult reset(__typeof__(cuDevicePrimaryCtxReset_v2) *real, CUdevice device)
 {
 	GCR_LOCK_SCOPE(gcr_context_primary_lock(device));
@@ -384,7 +388,7 @@ size_t gcr_contexts_alive(CUcontext *ret_contexts, size_t room)
 
 void gcr_contexts_forget(void)
 {
-	/* Somebody may have held them when the process was forked; the memory is the parent's. */
+	/* A thread of the parent may have held the locks at the fork; the list is the parent's. */
 	contexts.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	contexts.gone = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
 	for (size_t i = 0; i < DEVICES_MAX; i++)

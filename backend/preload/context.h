@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The contexts of the program that are alive, as far as its calls have shown. */
+/* The program's living contexts, as far as the library has seen them made. */
 #ifndef GCR_PRELOAD_CONTEXT_H
 #define GCR_PRELOAD_CONTEXT_H
 
@@ -10,32 +10,33 @@
 #include "lib/error.h"
 
 /*
- * For the agent, with the gate closed: primary contexts that came or went without our knowledge
- * are put right first. At most @room of them to @ret_contexts; returns how many there are.
+ * For the agent, with the gate closed. First corrects the list for primary contexts that came or
+ * went without the library's knowledge. Stores at most @room contexts in @ret_contexts; returns how
+ * many contexts there are.
  */
 size_t gcr_contexts_alive(CUcontext *ret_contexts, size_t room);
 
-/* Called between two looks: 0 to look again, or -errno to leave off. */
+/* Called between two polls of the driver: 0 to poll again, or -errno to give up. */
 typedef int gcr_pause(void *patience);
 
 /*
- * For the agent, with the gate closed: wait until all work of every context is done. 0; what @pause
- * said, with words that name the GPU; -EOPNOTSUPP: the driver cannot tell; -EIO: it says that a
- * context has failed; -ENOMEM.
+ * For the agent, with the gate closed: waits until all work of every context is done. Returns 0;
+ * the error of @pause, with a message that names the GPU; -EOPNOTSUPP: the driver cannot report
+ * whether a context is idle; -EIO: the driver reports that a context has failed; -ENOMEM.
  */
 int gcr_contexts_wait(gcr_pause *pause, void *patience, struct gcr_error *error);
 
 /*
- * The same for one event of a context that is current. The words name the GPU, with @whose before
- * it: "" or "a green context of ".
+ * Waits in the same way for one event of a context that is current. The message names the GPU after
+ * @whose, which is "" or "a green context of ".
  */
 int gcr_event_wait(CUevent event, const char *whose, CUdevice device, gcr_pause *pause,
 		   void *patience, struct gcr_error *error);
 
 /*
- * For calls that change the reference count of the primary context of @device: the lock that the
- * caller holds during the call (NULL: there is no such device), the context (NULL: it is not
- * active), and what to do after a call that may have taken the count to 0.
+ * For calls that change the reference count of the primary context of @device. The first function
+ * returns the lock that the caller holds during the call (NULL: no such device), the second the
+ * context (NULL: not active). The third is called after a call that may have taken the count to 0.
  */
 pthread_mutex_t *gcr_context_primary_lock(CUdevice device);
 CUcontext gcr_context_primary(CUdevice device);

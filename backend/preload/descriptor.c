@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Descriptors of ours in somebody else's program. Any thread may call this; the lock is held for
- * three system calls at most. The child of a fork has gcr_descriptor_forget().
+ * The library's own descriptors in the program. Thread-safe; the lock is held for a few system
+ * calls, or from gcr_descriptor_raise_limit() to gcr_descriptor_lower_limit(). The child of a fork
+ * calls gcr_descriptor_forget().
  */
 #include "backend/preload/descriptor.h"
 
@@ -19,15 +20,16 @@
 #include "lib/cleanup.h"
 
 /*
- * Numbers are not higher than it takes: the kernel's table reaches up to the highest, and every
- * fork copies it (8 bytes each).
+ * Numbers are not higher than necessary: the kernel's table reaches up to the highest number in
+ * use, and every fork copies the table (8 bytes per number).
  */
 #define START_MAX 65536
 
 /*
- * Raising the soft limit, one thread at a time. A child forked in that moment would keep it: the
- * kernel copies the limits before it copies the memory, so the child sees whether any raise was
- * under way since before the fork, and undoes the last one.
+ * Raises of the soft limit, made by one thread at a time. A child that is forked during a raise
+ * would keep the raised limit. The kernel copies the limits before the memory, so the child sees in
+ * its memory whether a raise was under way at any time since before the fork, and undoes the last
+ * one.
  */
 static struct {
 	pthread_mutex_t lock;
@@ -42,7 +44,7 @@ static bool same_limit(const struct rlimit *one, const struct rlimit *other)
 	return one->rlim_cur == other->rlim_cur && one->rlim_max == other->rlim_max;
 }
 
-/* Locked, as lower(). */
+/* The caller holds raised.lock, here and in lower(). */
 static int raise_to_hard(const struct rlimit *limit)
 {
 	raised.before = *limit;
@@ -51,7 +53,7 @@ static int raise_to_hard(const struct rlimit *limit)
 	return setrlimit(RLIMIT_NOFILE, &raised.wide) < 0 ? -errno : 0;
 }
 
-/* Back to what it was, unless the program has set one of its own meanwhile. */
+/* Restores the soft limit, unless the program has set a limit of its own since. */
 static void lower(void)
 {
 	struct rlimit now;
@@ -60,12 +62,12 @@ static void lower(void)
 		setrlimit(RLIMIT_NOFILE, &raised.before);
 }
 
-/* F_DUPFD_CLOEXEC from @start on; the soft limit makes way if it stands there. Locked. */
+/* F_DUPFD_CLOEXEC from @start on; raises the soft limit if needed. The caller holds raised.lock. */
 static int duplicate(int fd, rlim_t start, const struct rlimit *limit)
 {
 	int high = fcntl(fd, F_DUPFD_CLOEXEC, (int)start);
 
-	/* EINVAL: the start is not below the limit. EMFILE: nothing is free below it. */
+	/* EINVAL: @start is not below the soft limit. EMFILE: no number is free below the limit. */
 	if (high >= 0 || (errno != EINVAL && errno != EMFILE))
 		return high < 0 ? -errno : high;
 	if (limit->rlim_max <= limit->rlim_cur)
@@ -78,7 +80,7 @@ static int duplicate(int fd, rlim_t start, const struct rlimit *limit)
 	return high;
 }
 
-/* Where to look for a free number first. */
+/* The number from which to look for a free one first. */
 static rlim_t first_choice(const struct rlimit *limit)
 {
 	rlim_t soft = limit->rlim_cur;
@@ -93,7 +95,7 @@ static int duplicate_high(int fd)
 	struct rlimit limit;
 	int high;
 
-	/* What the limit is can be told only while nobody raises it. */
+	/* The limit can be read only while no thread has raised it. */
 	pthread_mutex_lock(&raised.lock);
 	high = getrlimit(RLIMIT_NOFILE, &limit) < 0 ? -errno : 0;
 	if (!high)
@@ -104,7 +106,7 @@ static int duplicate_high(int fd)
 	return high;
 }
 
-/* As high as it goes where the limits leave nothing above FD_SETSIZE. */
+/* If the limits leave no number above FD_SETSIZE, uses one in the highest sixteenth below that. */
 static int duplicate_anywhere(int fd)
 {
 	struct rlimit limit;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Descriptors of ours in somebody else's program: out of its way, and known to be still ours. */
+/* The library's own descriptors in the program. They have high numbers, so as not to be in the
+ * program's way, and are checked before use, since the program may close descriptors that it does
+ * not know and get the same numbers again. */
 #ifndef GCR_PRELOAD_DESCRIPTOR_H
 #define GCR_PRELOAD_DESCRIPTOR_H
 
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* A descriptor and what it was when we got it: a program may close all it does not know. */
+/* A descriptor, and the file that it referred to when the library opened it. */
 struct gcr_descriptor {
 	int fd; /* -1: none */
 	dev_t device;
@@ -14,42 +16,44 @@ struct gcr_descriptor {
 };
 
 /*
- * *@fd, which is -1 before anything is done with it: a child that is forked in between finds no
- * number there that is closed already and may be somebody else's by now.
+ * Returns *@fd and sets *@fd to -1 first, before the caller does anything with the descriptor. A
+ * child that is forked in between then does not find a number that may already be closed and
+ * reused.
  */
 int gcr_descriptor_take(int *fd);
 
 /*
- * Move @fd to a high number, close-on-exec: above what select(2) can hold, and above the soft limit
- * if the hard one allows (it is raised for the moment of the dup; numbers above the limit stay
- * valid). Takes @fd, also on failure: -EMFILE, -EBADF.
+ * Moves @fd to a high number with close-on-exec: above the numbers that select(2) supports, and
+ * above the soft limit if the hard limit allows. (The soft limit is raised during the dup;
+ * descriptors above the limit stay valid.) Takes ownership of @fd, also on failure: -EMFILE,
+ * -EBADF.
  */
 int gcr_descriptor_keep(int fd, struct gcr_descriptor *ret_descriptor);
 
-/* The same for the few that have to be: lower where the limits leave nothing there. */
+/* The same for the few indispensable descriptors: a lower number where the limits require that. */
 int gcr_descriptor_keep_anywhere(int fd, struct gcr_descriptor *ret_descriptor);
 
-/* Is it still the same file? */
+/* Does the descriptor still refer to the same file? */
 bool gcr_descriptor_valid(const struct gcr_descriptor *descriptor);
 
 /*
- * CRIU has restored the program, with the same numbers, where an anonymous file is another one of
- * the same name: take it for what it was if it is called @name (as readlink(2) of /proc/PID/fd
- * says).
+ * CRIU has restored the program: descriptors keep their numbers, but an anonymous file is now a
+ * different file of the same name. Accepts the present file as the library's own if its name is
+ * @name (as readlink(2) of /proc/PID/fd gives it).
  */
 void gcr_descriptor_restored(struct gcr_descriptor *descriptor, const char *name);
 
-/* Close it if it is still ours. */
+/* Closes the descriptor if it still belongs to the library. */
 void gcr_descriptor_close(struct gcr_descriptor *descriptor);
 
 /*
- * In between, descriptors may have any number that the hard limit allows. Short, and with no other
- * of these functions called by the same thread.
+ * Between these two calls new descriptors may have any number that the hard limit allows. Keep the
+ * interval short; the same thread must call no other function of this file in between.
  */
 void gcr_descriptor_raise_limit(void);
 void gcr_descriptor_lower_limit(void);
 
-/* Around a fork, in the thread that forks and then in the child: the limit and the lock. */
+/* Around a fork, in the forking thread and then in the child: restores the limit and the lock. */
 void gcr_descriptor_before_fork(void);
 void gcr_descriptor_forget(void);
 

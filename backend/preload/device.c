@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the memory functions need to know of each GPU. */
+/* Queries and caches the properties of each GPU that the memory functions need. */
 #include "backend/preload/device.h"
 
 #include <pthread.h>
@@ -36,8 +36,8 @@ static CUresult ask_uuid(int ordinal, uint8_t ret_uuid[GCR_UUID_BYTES])
 	return result;
 }
 
-/* Drivers before CUDA 10.2 have no cuMemCreate, those before 11.0 no cuMemRetain...: 570 is new
- * enough for all, so one question stands for the others. */
+/* Drivers before CUDA 10.2 lack cuMemCreate, those before 11.0 cuMemRetain...: 570 has all
+ * functions, so this check also stands for those that are not named. */
 static bool has_functions(void)
 {
 	return GCR_REAL(cuMemCreate) && GCR_REAL(cuMemRelease) && GCR_REAL(cuMemAddressReserve) &&
@@ -87,7 +87,7 @@ int gcr_device_refresh(struct gcr_error *error)
 		if (!__atomic_load_n(&known[i], __ATOMIC_ACQUIRE))
 			continue;
 		result = ask_uuid(i, uuid);
-		/* The next freeze would look for its memory on the GPU where it was before. */
+		/* With the old UUID the next freeze would look for the memory on the former GPU. */
 		if (result != CUDA_SUCCESS)
 			return gcr_driver_failed(error, "cuDeviceGetUuid", result);
 		memcpy(devices[i].uuid, uuid, sizeof(uuid));

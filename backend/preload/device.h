@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the memory functions need to know of each GPU, asked once. */
+/* Properties of each GPU that the memory functions need, queried from the driver once. */
 #ifndef GCR_PRELOAD_DEVICE_H
 #define GCR_PRELOAD_DEVICE_H
 
@@ -11,22 +11,21 @@
 #include "lib/protocol.h"
 
 struct gcr_device {
-	bool exportable; /* cuMemCreate makes memory here that can be handed over */
-	bool rdma;	 /* and other devices may reach it, as they may reach cuMemAlloc's */
+	bool exportable; /* memory of cuMemCreate on this GPU can be handed over */
+	bool rdma; /* peer devices (RDMA) may access that memory as they may access cuMemAlloc's */
 	uint8_t uuid[GCR_UUID_BYTES];
 };
 
-/* NULL: no such device, or nothing can be known. Calls the driver the first time. */
+/* NULL: no such device, or its UUID cannot be read. Calls the driver the first time. */
 const struct gcr_device *gcr_device_get(int ordinal);
 
 /*
- * This thread's GPU is this one from here on, as far as that matters to who imports memory: in HIP
- * it belongs to the GPU that is current then. Calls the driver.
+ * Makes this GPU current for the calling thread where imports depend on that: in HIP imported
+ * memory belongs to the GPU that is current. Calls the driver.
  */
 void gcr_device_use(int ordinal);
 
-/* The UUIDs again, after a thaw: an ordinal may be another GPU now. Calls the driver; its errors.
- */
+/* Reads the UUIDs again after a thaw: an ordinal may be another GPU now. Calls the driver. */
 int gcr_device_refresh(struct gcr_error *error);
 
 /* In the child of a fork. */

@@ -11,7 +11,7 @@
 #include "backend/rocm/adapt.h"
 #endif
 
-/* A driver that has deinitialized names no error, not even that one (seen on 580.159). */
+/* A driver that is deinitialized names no error, not even this one (seen on 580.159). */
 #ifdef GCR_HIP
 static const struct {
 	CUresult result;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the driver says, in words. */
+/* Error messages for driver errors. */
 #ifndef GCR_PRELOAD_DRIVER_ERROR_H
 #define GCR_PRELOAD_DRIVER_ERROR_H
 
@@ -7,15 +7,16 @@
 #include "lib/error.h"
 
 /*
- * Set @error to EIO and "CALL: NAME (code)"; returns -EIO. A driver that has deinitialized is the
- * program's end: -ESRCH then, and gcr_is_ending() from here on. @result is not CUDA_SUCCESS, @call
- * the name in CUDA also where the words say HIP's.
+ * Sets @error to EIO and "CALL: NAME (code)"; returns -EIO. If the driver reports that it is
+ * deinitialized, the program is ending: returns -ESRCH, and gcr_is_ending() is true from then on.
+ * @result is not CUDA_SUCCESS. @call is CUDA's name of the function, also where the message gives
+ * HIP's.
  */
 int gcr_driver_failed(struct gcr_error *error, const char *call, CUresult result);
 
 /*
- * A call of ours has failed that the program does not know of: HIP is not to tell it about that
- * when it asks for its thread's last error. CUDA's driver keeps none.
+ * A driver call made by the library itself has failed. Clears HIP's per-thread last error, so that
+ * the program does not get this error when it asks for its own. CUDA's driver keeps no last error.
  */
 #ifdef GCR_HIP
 void gcr_driver_forget_error(void);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Noticing exit(3). Exit handlers run in reverse order, so ours has to be registered after the
- * driver's: when cuInit has returned and, for a driver that registers one more with its first
- * context, after that too. _exit(2) and signals end a program without any of this, and its pidfd
- * tells.
+ * Detects exit(3) by an exit handler. Exit handlers run in reverse order of registration, so this
+ * one has to be registered after the driver's: when cuInit has returned and, for a driver that
+ * registers another handler with its first context, after that too. _exit(2) and signals end a
+ * program without exit handlers; the daemon sees that by its pidfd.
  */
 #include "backend/preload/ending.h"
 
@@ -20,14 +20,14 @@
 #define EXIT_ENTRY cuInit
 #endif
 
-/* One more step, so that the macro's name is replaced before it is pasted. */
+/* One macro more, so that EXIT_ENTRY is expanded before GCR_GATE() pastes it. */
 #define PASS_GATE(entry) GCR_GATE(entry)
 
 static _Atomic(bool) is_ending;
 
 /*
- * Passes the gate like a call: who closes it waits until the flag is set, and a closed gate holds
- * the exit up until the thaw.
+ * Passes the gate like a driver call: an agent that closes the gate waits until the flag is set,
+ * and a closed gate blocks the exit until the thaw.
  */
 static void notice_exit(void)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Which function of HIP each wrapper written by hand stands in for: every entry point of class OWN
- * in entry_points_hip.def once. A wrapper of CUDA's can do for HIP's function as it is where the
- * two have the same binary interface and meaning; the others have their own, in hip_*.c.
+ * Maps each hand-written wrapper to the HIP function that it replaces: every entry point of class
+ * OWN in entry_points_hip.def appears once. A CUDA wrapper is reused for a HIP function if the two
+ * functions have the same binary interface and meaning; other HIP functions have wrappers in
+ * hip_*.c.
  */
 #ifndef GCR_PRELOAD_ENTRY_NAMES_HIP_H
 #define GCR_PRELOAD_ENTRY_NAMES_HIP_H

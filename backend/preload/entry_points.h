@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The driver's entry points and how to reach the driver's own functions from inside the preload
- * library, where the plain names are our wrappers.
+ * The driver's entry points, and access to the driver's own functions from inside the preload
+ * library, where the plain names are the library's wrappers.
  *
- * All is compiled twice. With GCR_HIP the driver is AMD's: the entry points are HIP's, and the
- * sources go on saying cuMemCreate. What that is, where it is called (GCR_REAL), is for
- * backend/rocm/adapt.h to say; where it is stood in for (GCR_OWN), it is for entry_names_hip.h.
+ * All of this is compiled twice. With GCR_HIP the driver is AMD's and the entry points are HIP's,
+ * but the sources still use CUDA's names, such as cuMemCreate. For calls (GCR_REAL),
+ * backend/rocm/adapt.h maps a name to HIP; for wrappers (GCR_OWN), entry_names_hip.h does.
  */
 #ifndef GCR_PRELOAD_ENTRY_POINTS_H
 #define GCR_PRELOAD_ENTRY_POINTS_H
@@ -20,7 +20,7 @@
 #else
 #define GCR_ENTRY_POINTS	 "backend/preload/entry_points.def"
 #define GCR_SYMBOL(owned)	 owned
-/* Of the newest CUDA whose functions are in the table, as cuGetProcAddress is asked with it. */
+/* The newest CUDA version whose functions are in the table, as passed to cuGetProcAddress. */
 #define GCR_ENTRY_POINTS_VERSION 13040
 #endif
 
@@ -31,7 +31,7 @@ enum gcr_entry {
 	GCR_ENTRIES,
 };
 
-/* The entry point that GCR_OWN(owned) is for, and the name that it has for the linker. */
+/* The entry point that GCR_OWN(owned) wraps, and its symbol name for the linker. */
 #define GCR_ENTRY(owned)	     GCR_ENTRY_PASTED(GCR_SYMBOL(owned))
 #define GCR_ENTRY_PASTED(symbol)     GCR_ENTRY_PASTED_(symbol)
 #define GCR_ENTRY_PASTED_(symbol)    GCR_ENTRY_##symbol
@@ -58,12 +58,12 @@ struct gcr_entry_point {
 
 extern const struct gcr_entry_point gcr_entry_points[GCR_ENTRIES];
 
-/* The entry point with this exported name; GCR_ENTRIES if there is none. */
+/* Returns the entry point with this exported name; GCR_ENTRIES if there is none. */
 enum gcr_entry gcr_entry_find(const char *symbol);
 
 /*
- * The driver's own function, typed by the declaration in cuda_api.h; NULL if no driver is loaded
- * or if it is too old to have it.
+ * The driver's own function, with the type of its declaration in cuda_api.h. NULL if no driver is
+ * loaded, or if the driver is too old to have the function.
  *
  *	__typeof__(cuMemUnmap) *unmap = GCR_REAL(cuMemUnmap);
  */
@@ -83,12 +83,12 @@ void *gcr_call_real(enum gcr_call call);
 #endif
 void *gcr_entry_real(enum gcr_entry entry);
 
-/* The same for the one that GCR_OWN(owned) stands in for: what the program would have called. */
+/* The driver's function that GCR_OWN(owned) replaces: the program would have called this one. */
 #define GCR_WRAPPED(owned)	    GCR_WRAPPED_AS(owned, owned)
 #define GCR_WRAPPED_AS(owned, like) ((__typeof__(like) *)gcr_entry_real(GCR_ENTRY(owned)))
 
 /*
- * A wrapper written by hand, exported under the name of the function it stands in for:
+ * A hand-written wrapper, exported under the name of the function that it replaces:
  *
  *	GCR_OWN(cuMemUnmap);
  *	CUresult gcr_own_cuMemUnmap(CUdeviceptr ptr, size_t size)
@@ -101,50 +101,51 @@ void *gcr_entry_real(enum gcr_entry entry);
  *		...
  *	}
  *
- * The class in the table must be OWN, and with GCR_HIP entry_names_hip.h has to have it. GCR_OWN_AS
- * is for an entry point that has the prototype of another one (a per-thread variant, say) and is
- * not declared itself.
+ * The function's class in the table must be OWN, and with GCR_HIP entry_names_hip.h must name it.
+ * GCR_OWN_AS is for an entry point that is not declared itself but has the prototype of another one
+ * (a per-thread variant, for instance).
  */
 #define GCR_OWN(symbol) GCR_OWN_AS(symbol, symbol)
 #define GCR_OWN_AS(symbol, like)                                                    \
 	extern __typeof__(like) gcr_own_##symbol __asm__(GCR_SYMBOL_STRING(symbol)) \
 		__attribute__((visibility("default")))
 
-/* ---- between the files that do the hooking ---- */
+/* ---- shared by the files that intercept look-ups ---- */
 
-/* Look the driver's functions up, if it is loaded. @function is one of them, or NULL. */
+/* Looks up the driver's functions if the driver is loaded. @function: one of them, or NULL. */
 void gcr_reals_find(void *function);
 
-/* Could the driver have a function of this name? Not so libraries above it (cudaMalloc). */
+/* Could the driver export this name? False for names of libraries above the driver (cudaMalloc). */
 bool gcr_entry_is_drivers_name(const char *name);
 
-/* The entry point whose function in the driver is @function; of several, the one of that name. */
+/* The entry point whose driver function is @function; of several, the one of that name. */
 enum gcr_entry gcr_entry_of(const void *function, const char *name);
 
-/* Is this a function of the driver's library? */
+/* Is @function in the driver's library? */
 bool gcr_reals_has(void *function);
 
-/* From here on the driver stays where it is: it has been initialised. */
+/* Keeps the driver loaded at its present address from now on: the driver has been initialised. */
 void gcr_reals_pin(void);
 
-/* The driver has been initialised: the library wakes up. Any number of times. */
+/* Called when the driver has been initialised: starts the library's work. May be called again. */
 void gcr_hook_start(void);
 
-/* What a caller gets that has found @function under the name of @entry: our wrapper, or itself. */
+/* Returns the wrapper of @entry, or @function (the look-up's result) if @entry has none. */
 void *gcr_entry_wrap(enum gcr_entry entry, void *function);
 
 /*
- * What a caller gets instead of @function of the driver, which is none of the entry points: a
- * wrapper that passes the gate as number GCR_ENTRIES + N, and has the page say so when it is
- * called. gcr_unknown_name(N) is what it was first asked for as; NULL if there is no such wrapper.
+ * For a driver function @function that is not an entry point: returns a wrapper that passes the
+ * gate as number GCR_ENTRIES + N and names the function in the page when it is called. NULL if
+ * there is no such wrapper. gcr_unknown_name(N) returns the name under which the function was first
+ * looked up.
  */
 void *gcr_unknown_wrap(const char *name, void *function);
 const char *gcr_unknown_name(unsigned int number);
 
-/* The driver's functions, NULL where not yet found; see gcr_entry_real(). */
+/* The driver's functions; NULL if not found yet. See gcr_entry_real(). */
 extern _Atomic(void *) gcr_reals[GCR_ENTRIES];
 
-/* dlsym(3) as it is without us: the C library's. */
+/* The C library's dlsym(3), which the program would call without this library. */
 typedef void *gcr_dlsym_function(void *handle, const char *name);
 gcr_dlsym_function *gcr_real_dlsym(void);
 

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Wrappers of entry points that take a floating-point number or a large struct by value, which the
- * ones made from entry_points.def cannot hand on. They do nothing but pass the gate.
+ * wrappers generated from entry_points.def cannot pass on. They do nothing but pass the gate.
  */
 #include "backend/cuda/cuda_api.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
 #include "lib/cleanup.h"
 
-/* Not in cuda_api.h: from the time of texture references, and one of Tegra's. */
+/* Not declared in cuda_api.h: functions of texture references, and one of Tegra's. */
 typedef struct CUtexref_st *CUtexref;
 CUresult cuParamSetf(CUfunction hfunc, int offset, float value);
 CUresult cuTexRefSetMipmapLevelBias(CUtexref hTexRef, float bias);
 CUresult cuTexRefSetMipmapLevelClamp(CUtexref hTexRef, float minMipmapLevelClamp,
 				     float maxMipmapLevelClamp);
 
-/* CUeglFrame of cudaEGL.h, as it is passed: 60 bytes, aligned as pointers are. */
+/* The layout of CUeglFrame of cudaEGL.h when passed: 60 bytes, with the alignment of a pointer. */
 typedef struct {
 	void *planes[3];
 	uint32_t rest[9];

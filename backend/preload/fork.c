@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A forked child of a GPU process cannot use the driver, and nothing that we hold is its own: its
- * gate is open, its tables are empty, its copies of our descriptors closed.
+ * The child of a fork of a GPU process cannot use the driver, and nothing that the library holds
+ * belongs to the child: its gate is opened, its tables are emptied, and its copies of the library's
+ * descriptors are closed.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -24,11 +25,12 @@
 #include "backend/preload/unknown.h"
 
 /*
- * A word of memory that is zero in a child with a copy of it, however that was made (clone(2)
- * itself calls no handler), and the same one in a child that shares it.
+ * A word of memory that is zero in a child with a copy of the parent's memory, however the child
+ * was made (clone(2) itself calls no fork handlers), and is shared with a child that shares the
+ * memory.
  */
 static struct {
-	_Atomic(uint32_t *) word; /* NULL: this cannot be had */
+	_Atomic(uint32_t *) word; /* NULL: MADV_WIPEONFORK is not available */
 	_Atomic(pid_t) pid;
 } mark;
 
@@ -54,7 +56,7 @@ bool gcr_preload_is_copy(void)
 
 	if (word && __atomic_load_n(word, __ATOMIC_RELAXED))
 		return false;
-	/* A process restored from files has its number, whatever became of the word. */
+	/* A process that CRIU has restored has the same pid, even if the word was not restored. */
 	return atomic_load(&mark.pid) && atomic_load(&mark.pid) != getpid();
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Closing the gate and opening it again: the agent's side. It only ever polls, so that it can be
- * called away at any time.
+ * The agent's side of the gate: closing and opening. All waits poll, so that they can be
+ * interrupted at any time.
  */
 #include "backend/preload/gate.h"
 
@@ -21,13 +21,13 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-#define YIELDS	       64 /* looks at the slots with nothing between them but sched_yield(2) */
-#define PAUSE_USEC     50 /* between looks, at first */
+#define YIELDS	       64 /* first looks at the slots, with only sched_yield(2) in between */
+#define PAUSE_USEC     50 /* first pause between looks */
 #define PAUSE_MAX_USEC 1000
 
-#define VERIFY_USEC	  1000 /* for calls to return, so that captures can be asked after */
+#define VERIFY_USEC	  1000 /* for calls to return, before the driver is asked about captures */
 #define VERIFY_AGAIN_USEC (256 * GCR_USEC_PER_MSEC)
-#define RETREAT_USEC	  1000 /* a closed gate holds up what may be the driver's, at first */
+#define RETREAT_USEC	  1000 /* first limit for blocking threads that may be the driver's */
 
 struct gcr_gate_pass gcr_gate_enter(enum gcr_entry entry)
 {
@@ -67,18 +67,18 @@ void gcr_gate_exempt_thread(void)
 	gcr_thread.exempt++;
 }
 
-/* What is being waited for, and how long that may go on. */
+/* The limits of a wait, and its progress. */
 struct patience {
 	int64_t deadline_usec;
 	int wake_fd;
-	int64_t retreat_usec; /* when to leave off if a thread is held, 0: never */
+	int64_t retreat_usec; /* when to give up if the driver may be blocked; 0: never */
 	unsigned int looks;
 	int64_t pause_usec;
 };
 
 /*
- * 0: look again; -ETIMEDOUT; -EINTR: the wake descriptor; -EAGAIN: a thread is held; -ESRCH: the
- * program is ending.
+ * One step of a wait. 0: look again; -ETIMEDOUT; -EINTR: @wake_fd is readable; -EAGAIN: a thread
+ * that may be the driver's is blocked at the gate; -ESRCH: the program is ending.
  */
 static int pause_a_little(void *argument)
 {
@@ -150,8 +150,9 @@ static int say_inside(int r, struct gcr_error *error)
 }
 
 /*
- * Close the gate, to the end that nobody is inside. 0 also if there is a capture, unless
- * @despite_captures: whoever is inside may wait for others who have to come to its end.
+ * Closes the gate and waits until no thread is inside. Without @despite_captures also returns 0
+ * when a capture is open: a thread that is inside may wait for others, which must pass the gate to
+ * end it.
  */
 static int settle(struct patience *patience, bool despite_captures, struct gcr_error *error)
 {
@@ -181,8 +182,9 @@ static int settle(struct patience *patience, bool despite_captures, struct gcr_e
 }
 
 /*
- * Ask the driver about captures that may have ended without our knowledge. Whoever ends one may
- * destroy its stream and its context next: so nobody may be inside, for a moment.
+ * Asks the driver about captures that may have ended without the library's knowledge. A thread that
+ * ends a capture may destroy its stream and context next, so no thread may be inside during the
+ * queries. Leaves the gate open. 0, or -EOPNOTSUPP.
  */
 static int verify_captures(const struct patience *patience, struct gcr_error *error)
 {
@@ -198,7 +200,7 @@ static int verify_captures(const struct patience *patience, struct gcr_error *er
 	return r == -EOPNOTSUPP ? r : 0;
 }
 
-/* With the gate open, as whoever has begun one may need other threads to come to its end. */
+/* Waits with the gate open, since the thread that began a capture may need others to end it. */
 static int wait_for_captures(struct patience *patience, struct gcr_error *error)
 {
 	int64_t rest_usec = VERIFY_USEC, verify_usec = 0;
@@ -229,8 +231,8 @@ static int wait_for_captures(struct patience *patience, struct gcr_error *error)
 /* ---- the gate ---- */
 
 /*
- * Not while a capture is open: to ask whether a context is idle would break it. If a call that was
- * on its way in begins one, the gate opens again.
+ * Closes the gate while no capture is open: checking whether a context is idle would break a
+ * capture. If a call that was still inside begins a capture, the gate opens again.
  */
 static int close_between_captures(struct patience *patience, struct gcr_error *error)
 {
@@ -244,7 +246,7 @@ static int close_between_captures(struct patience *patience, struct gcr_error *e
 	return r;
 }
 
-/* What may be the driver's gets through for a while. */
+/* For @usec, lets threads pass that may be the driver's. */
 static int let_through(struct patience *patience, int64_t usec, struct gcr_error *error)
 {
 	int64_t until_usec = gcr_clock_usec() + usec;
@@ -254,16 +256,17 @@ static int let_through(struct patience *patience, int64_t usec, struct gcr_error
 	set_level(GCR_GATE_LEVEL_CLOSING);
 	while (r == 0 && gcr_clock_usec() < until_usec)
 		r = pause_a_little(patience);
-	/* The words say what it was that needed them. */
+	/* @error keeps the last message, which names the work that needs the threads. */
 	if (r < 0 && error)
 		error->number = -r;
 	return r;
 }
 
 /*
- * The work that is to end may need a function of the program that the driver runs, and that waits
- * at the gate. Whether a thread is the driver's can only be guessed, so with those that may be let
- * through nothing is certain: it is tried with and without them, for longer and longer.
+ * The GPU work that the agent waits for may need a host function of the program, which the driver
+ * runs and whose calls wait at the gate. Whether a thread is the driver's can only be guessed, and
+ * while such threads may pass, the GPU cannot be known to be idle. So closing is tried alternately
+ * with and without these threads, for intervals that double.
  */
 static int close_gate(int64_t timeout_usec, int wake_fd, struct gcr_error *error)
 {
@@ -292,7 +295,7 @@ int gcr_gate_close(int64_t timeout_usec, int wake_fd, struct gcr_error *error)
 {
 	int r = gcr_is_ending() ? -ESRCH : close_gate(timeout_usec, wake_fd, error);
 
-	/* Who notices the exit is inside meanwhile: after a close the flag says how it is. */
+	/* The thread that runs the exit handler was inside: the flag is final now. */
 	if (!gcr_is_ending())
 		return r;
 	gcr_gate_open();

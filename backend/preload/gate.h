@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The gate that every call of the driver passes which can give the GPU work or change state. Open,
- * it costs a few ns: a thread writes "inside" into its own slot and reads a flag; who closes the
- * gate sets the flag, makes every running thread see it (membarrier(2)) and then reads the slots.
+ * The gate: every driver call that can give the GPU work or change state passes it. While the gate
+ * is open, a pass costs a few ns: the thread writes "inside" into its own slot and reads a flag.
+ * The agent closes the gate by setting the flag, making every running thread see it
+ * (membarrier(2)), and then reading the slots.
  */
 #ifndef GCR_PRELOAD_GATE_H
 #define GCR_PRELOAD_GATE_H
@@ -14,22 +15,22 @@
 #include "lib/error.h"
 #include "lib/protocol.h"
 
-/* What a call had to do to get in; leave() undoes it. */
+/* How a call got in; gcr_gate_leave() undoes it. */
 struct gcr_gate_pass {
-	bool outermost; /* a nested call, or one of the agent's, is let through */
+	bool outermost; /* false: a nested call, or the agent's at a closed gate */
 };
 
 /*
- * For a hand-written wrapper, GCR_OWN(name): holds the thread up while the gate
- * is closed, and is inside until the end of the block.
+ * For a hand-written wrapper, GCR_OWN(name): blocks the thread while the gate is closed. The thread
+ * then counts as inside until the end of the block.
  */
 #define GCR_GATE(name) \
 	_cleanup_(gcr_gate_leave) struct gcr_gate_pass gate_pass_ = gcr_gate_enter(GCR_ENTRY(name))
 
 /*
- * The same for one that makes several calls of the driver, or holds a lock over one: a thread that
- * is cancelled in the middle (pthread_cancel(3)) would leave behind what nobody knows of. It is
- * cancelled afterwards.
+ * The same for a wrapper that makes several driver calls, or holds a lock over one. Defers
+ * cancellation (pthread_cancel(3)) to the end of the block: a thread cancelled in the middle would
+ * leave resources behind that neither the library nor the program knows of.
  */
 #define GCR_GATE_WHOLE(name)  \
 	GCR_GATE_NO_CANCEL(); \
@@ -45,38 +46,39 @@ struct gcr_gate_pass gcr_gate_enter(enum gcr_entry entry);
 void gcr_gate_leave(struct gcr_gate_pass *pass);
 
 /*
- * Is it closed, or about to be? A thread that is inside and can leave in the middle does so then;
- * it may come in again at once, and waits.
+ * Is the gate closed or closing? A thread that is inside and can stop in the middle should then
+ * leave; if that thread enters again at once, it blocks until the gate opens.
  */
 bool gcr_gate_is_closing(void);
 
-/* The call that is inside gives the GPU work. */
+/* Notes that the current call gives the GPU work. */
 void gcr_gate_submitted(void);
 
 /*
- * For the agent thread. Close the gate to all others and wait until no call is inside, no capture
- * is open and every context is idle. -ETIMEDOUT with words that name what it waits for: the gate
- * stays closed, except where a capture is open. -EINTR: @wake_fd became readable, likewise. Closed
- * already: waits again for what is missing. -EIO: the driver says that a context has failed;
- * -EOPNOTSUPP: it cannot say whether one is idle, or nothing orders the threads. Open the gate
- * then. -ESRCH: the program is ending, and the gate is open.
+ * For the agent. Closes the gate to all other threads and waits until no call is inside, no capture
+ * is open and every context is idle. When called with the gate closed, waits again for whatever is
+ * missing. Errors that leave the gate closed, unless a capture is open: -ETIMEDOUT, with a message
+ * that names the unfinished call, capture or GPU; -EINTR: @wake_fd became readable. Errors after
+ * which the caller must open the gate: -EIO: the driver reports that a context has failed;
+ * -EOPNOTSUPP: the driver cannot report whether a context is idle, or membarrier(2) does not work.
+ * -ESRCH: the program is ending; the gate is open already.
  */
 int gcr_gate_close(int64_t timeout_usec, int wake_fd, struct gcr_error *error);
 void gcr_gate_open(void);
 
-/* Calls of this thread pass a closed gate: the agent's. */
+/* Lets all calls of the current thread pass a closed gate. For the library's own threads. */
 void gcr_gate_exempt_thread(void);
 
-/* The page that the daemon looks at; made at the first call, NULL if it cannot be. */
+/* The page that the daemon reads. Made at the first call; NULL if that fails. */
 struct gcr_page *gcr_gate_page(void);
 int gcr_gate_page_fd(void); /* -1 if there is none */
-/* CRIU has restored the program: what the page's descriptor is has to be found out anew. */
+/* CRIU has restored the program: finds out again which file the page's descriptor refers to. */
 void gcr_gate_restored(void);
 
-/* Something of the driver that goes around the gate; the first such name stays in the page. */
+/* Notes that this function or library bypasses the gate. The page keeps the first name. */
 void gcr_gate_incomplete(const char *name);
 
-/* In the child of a fork: nothing of the parent's is ours. Async-signal-safe. */
+/* In the child of a fork: drops all of the parent's state. Async-signal-safe. */
 void gcr_gate_forget(void);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Green contexts: which there are, and whether their work is done. cuGreenCtxRecordEvent covers all
- * streams of one, made by cuGreenCtxStreamCreate or while it is current, and unlike its CUcontext
- * it need not be current: the driver lets it be so to one thread at a time. The event is of the
- * primary context. `lock` holds the list, and no call of the driver is made under it.
+ * The list of green contexts, and waiting for their work. cuGreenCtxRecordEvent covers all streams
+ * of a green context, made by cuGreenCtxStreamCreate or while the context was current. It works
+ * without making the green context current, which the driver allows to one thread at a time. The
+ * event belongs to the primary context. `lock` guards the list; no driver call is made with it
+ * held.
  */
 #include "backend/preload/green.h"
 
@@ -18,7 +19,7 @@
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
-/* Not in cuda_api.h. */
+/* Not declared in cuda_api.h. */
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx);
@@ -28,11 +29,11 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx);
 CUresult cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent);
 
 struct green {
-	CUgreenCtx handle; /* NULL: destroyed */
+	CUgreenCtx handle; /* NULL: the green context is destroyed */
 	CUcontext context; /* the handle as a CUcontext */
 	CUcontext owner;   /* the primary context of the device */
 	CUdevice device;
-	CUevent last; /* of a destroyed one: behind all its work, which may go on without it */
+	CUevent last; /* if destroyed: an event behind all its work, which may still be running */
 };
 
 static struct {
@@ -48,7 +49,7 @@ static size_t count_all(void)
 	return __atomic_load_n(&greens.count, __ATOMIC_ACQUIRE);
 }
 
-/* greens.lock is held. */
+/* The caller holds greens.lock. */
 static void remove_at(size_t i)
 {
 	greens.list[i] = greens.list[greens.count - 1];
@@ -63,7 +64,7 @@ static void insert(const struct green *green)
 		size_t room = greens.room ? 2 * greens.room : 16;
 		struct green *list = realloc(greens.list, room * sizeof(*list));
 
-		/* Its work cannot be waited for. */
+		/* The agent cannot wait for the work of this green context. */
 		if (!list) {
 			gcr_gate_incomplete("a green context that is not known");
 			return;
@@ -75,7 +76,7 @@ static void insert(const struct green *green)
 	__atomic_store_n(&greens.count, greens.count + 1, __ATOMIC_RELEASE);
 }
 
-/* False: there is none of this handle. */
+/* Removes the green context @handle from the list. False: there is none. */
 static bool take_out(CUgreenCtx handle, struct green *ret_green)
 {
 	GCR_LOCK_SCOPE(&greens.lock);
@@ -100,7 +101,7 @@ static bool get(size_t i, struct green *ret_green)
 	return true;
 }
 
-/* Take out the one at @i if it is destroyed: its work may go on. */
+/* Removes the entry at @i if its green context is destroyed; the work may still be running. */
 static bool take_destroyed(size_t i, struct green *ret_green)
 {
 	GCR_LOCK_SCOPE(&greens.lock);
@@ -142,7 +143,7 @@ void gcr_greens_primary_gone(CUdevice device)
 		for (size_t i = greens.count; i-- > 0;) {
 			if (greens.list[i].device != device)
 				continue;
-			/* An event goes with its context. */
+			/* The driver destroys an event with its context. */
 			is_left = is_left || greens.list[i].handle;
 			remove_at(i);
 		}
@@ -153,13 +154,13 @@ void gcr_greens_primary_gone(CUdevice device)
 
 void gcr_greens_forget(void)
 {
-	/* Somebody may have held it when the process was forked; the memory is the parent's. */
+	/* A thread of the parent may have held the lock at the fork; the list is the parent's. */
 	greens.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	greens.list = NULL;
 	greens.count = greens.room = 0;
 }
 
-/* ---- an event behind all work of one ---- */
+/* ---- an event behind all work of a green context ---- */
 
 static CUresult push_owner(const struct green *green)
 {
@@ -185,7 +186,7 @@ static void destroy_event(CUevent event)
 		destroy(event);
 }
 
-/* The owner is current. */
+/* The caller has made the owner current. */
 static CUresult record(const struct green *green, CUevent *ret_event)
 {
 	__typeof__(cuEventCreate) *create = GCR_REAL(cuEventCreate);
@@ -208,7 +209,7 @@ static CUresult record(const struct green *green, CUevent *ret_event)
 
 /* ---- for the agent ---- */
 
-/* The owner is current, here and below. */
+/* The caller has made the owner current, here and below. */
 static int wait_for_event(const struct green *green, CUevent event, gcr_pause *pause,
 			  void *patience, struct gcr_error *error)
 {
@@ -285,8 +286,8 @@ static bool has_ended(const struct green *green)
 	return ended;
 }
 
-/* Forget those whose work has ended. To ask after an event would break captures of other threads.
- */
+/* Drops destroyed green contexts whose work has ended. Relaxed mode, as querying an event would
+ * break captures of other threads. */
 static void sweep(void)
 {
 	__typeof__(cuThreadExchangeStreamCaptureMode) *exchange =
@@ -296,7 +297,7 @@ static void sweep(void)
 
 	if (!exchange || exchange(&mode) != CUDA_SUCCESS)
 		return;
-	/* Backwards: the entries behind @i have been looked at, and those put back go there. */
+	/* Backwards: the entries behind @i have been checked, and entries are put back there. */
 	for (size_t i = count_all(); i-- > 0;)
 		if (take_destroyed(i, &green) && !has_ended(&green))
 			insert(&green);
@@ -336,8 +337,9 @@ CUresult gcr_own_cuGreenCtxCreate(CUgreenCtx *handle, CUdevResourceDesc resource
 }
 
 /*
- * It is out of the list before it goes, as another thread may get the handle at once. Work that its
- * streams have is not waited for, as far as is documented: the event stays until it has come.
+ * Destroys a green context that the caller has taken out of the list, since another thread may get
+ * the same handle right after the driver's call. As far as is documented, the driver does not wait
+ * for the work of its streams, so the list keeps an event until that work has ended.
  */
 static CUresult destroy(__typeof__(cuGreenCtxDestroy) *real, struct green *green)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The program's green contexts: each has a part of a GPU's SMs and streams of its own, while all
- * that is made in it belongs to the primary context, which it keeps. With GCR_HIP there are none.
+ * The program's green contexts. A green context has a part of a GPU's SMs and its own streams, but
+ * everything made in it belongs to the primary context, which it keeps alive. HIP has none.
  */
 #ifndef GCR_PRELOAD_GREEN_H
 #define GCR_PRELOAD_GREEN_H
@@ -26,21 +26,22 @@ static inline void gcr_greens_forget(void)
 
 #else
 
-/* The primary context behind @context if that is a green one's (cuCtxFromGreenCtx), else itself. */
+/* For a green context (cuCtxFromGreenCtx): returns the primary context behind it. Else @context. */
 CUcontext gcr_green_owner(CUcontext context);
 
-/* Is there one that belongs to this primary context? */
+/* Does the program have a green context that belongs to this primary context? */
 bool gcr_green_is_owner(CUcontext context);
 
 /*
- * For the agent, with the gate closed: wait until the work of every green context is done, and what
- * is left of those that are destroyed. Returns as gcr_contexts_wait() does.
+ * For the agent, with the gate closed: waits until the work of every green context is done,
+ * including work left by destroyed ones. Returns as gcr_contexts_wait() does.
  */
 int gcr_greens_wait(gcr_pause *pause, void *patience, struct gcr_error *error);
 
 /*
- * The primary context of the device has gone or was reset. Whether the driver still knows a green
- * one that was left in it is not documented: the process is `driver`'s from there on.
+ * The primary context of the device was destroyed or reset. The documentation does not say whether
+ * the driver still knows a green context of it that was not destroyed; if there is one, the process
+ * can only be frozen by the engine `driver` from then on.
  */
 void gcr_greens_primary_gone(CUdevice device);
 
@@ -49,7 +50,7 @@ void gcr_greens_forget(void);
 
 #endif
 
-/* cuCtxGetCurrent(), but for a green context its owner. */
+/* As cuCtxGetCurrent(), but returns the owner of a green context instead of the green context. */
 static inline CUresult gcr_green_current_owner(CUcontext *ret_context)
 {
 	CUcontext context = NULL;

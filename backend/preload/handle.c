@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The program's own use of the virtual memory functions. Plain device memory is made exportable
- * without the program's knowledge. The program holds the driver's handle for it, until that is
- * another one after a thaw: see table.h. All else passes through unchanged, and is watched for what
- * it forbids.
+ * The program's own use of the virtual memory functions. The library makes plain device memory
+ * exportable without the program's knowledge. The program has the driver's own handle for the
+ * memory until a thaw, after which the driver's handle is a different one: see table.h. All other
+ * memory passes through unchanged, and is watched for what prevents a freeze.
  *
- * Addresses are reserved and freed without us.
+ * Reservations of addresses are not tracked.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,13 +19,13 @@
 #include "backend/rocm/adapt.h"
 #endif
 
-/* A fabric handle may be asked for along with others; asked for alone it does no harm. */
+/* Handle types that a program may ask for: a fabric handle is no obstacle until exported. */
 #define KNOWN_TYPES \
 	((unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | (unsigned)CU_MEM_HANDLE_TYPE_FABRIC)
 
 /* ---- making it ---- */
 
-/* Can it be made exportable, moved and made anew without a difference? */
+/* Can the memory be made exportable, moved and made again without a difference to the program? */
 static bool joins(const CUmemAllocationProp *prop, size_t bytes, unsigned long long flags)
 {
 	const struct gcr_device *device;
@@ -43,7 +43,7 @@ static bool joins(const CUmemAllocationProp *prop, size_t bytes, unsigned long l
 
 static enum gcr_obstacle obstacle_of(const CUmemAllocationProp *prop)
 {
-	/* A kind of location that came after this library. */
+	/* A type of location that is newer than this library. */
 	if ((unsigned)prop->location.type > CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)
 		return GCR_OBSTACLE_SPECIAL_USE;
 	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
@@ -74,7 +74,7 @@ void gcr_handle_watch(CUmemGenericAllocationHandle *handle, int device, size_t b
 		if (shared)
 			gcr_table_share(memory);
 	}
-	/* Memory that is apart has nothing that would have to be released outside the lock. */
+	/* APART memory owns nothing that would have to be released without the lock. */
 	if (memory && !known)
 		gcr_table_unref(memory, &dead);
 	gcr_table_release_dead(dead);
@@ -211,7 +211,8 @@ CUresult gcr_own_cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
 	return CUDA_SUCCESS;
 }
 
-/* To the driver, memory of cuMemAlloc is not mapped. */
+/* Is an allocation of the library in the range? To the driver, memory of cuMemAlloc is not mapped,
+ * so the program gets an error there. */
 static bool is_allocation(CUdeviceptr pointer, size_t bytes)
 {
 	GCR_TABLE_LOCK();
@@ -244,7 +245,7 @@ CUresult gcr_own_cuMemUnmap(CUdeviceptr pointer, size_t bytes)
 	return CUDA_SUCCESS;
 }
 
-/* Every mapping in the range: @what is done with it. */
+/* Calls the function for each mapping in the range, with the table locked; ends at a failure. */
 static int for_each_mapping(CUdeviceptr start, size_t bytes, const CUmemAccessDesc *access,
 			    size_t count,
 			    int (*what)(struct gcr_mapping *mapping, const CUmemAccessDesc *access,
@@ -292,7 +293,7 @@ CUresult gcr_own_cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAc
 	GCR_GATE_WHOLE(cuMemSetAccess);
 	if (is_allocation(pointer, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
-	/* The driver refuses more than there are locations; so do we before taking room. */
+	/* The driver refuses a higher count than there are locations: make no room for it. */
 	if (access && count && count <= 4096 &&
 	    for_each_mapping(pointer, bytes, access, count, make_room) < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -341,8 +342,8 @@ CUresult gcr_own_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *pro
 }
 
 /*
- * Does the program get a handle that it has to release as often as it got it? Up to ROCm 6 it gets
- * the one that it has.
+ * Does each call of cuMemRetainAllocationHandle return a handle that must be released separately?
+ * Up to ROCm 6 the call returns the handle that the program already has.
  */
 static bool retains(void)
 {
@@ -353,7 +354,7 @@ static bool retains(void)
 #endif
 }
 
-/* One more handle of the program for what is mapped at @address. false: the driver knows better. */
+/* Gives the program a handle for the CREATED memory at @address. False: call the driver instead. */
 static bool retain_joined(CUdeviceptr address, CUmemGenericAllocationHandle *handle,
 			  CUresult *ret_result)
 {
@@ -370,7 +371,7 @@ static bool retain_joined(CUdeviceptr address, CUmemGenericAllocationHandle *han
 	return true;
 }
 
-/* What is watched is kept watched: its new handle counts as the old one does. */
+/* APART memory stays watched: the new handle counts as the old one does. */
 static void note_retained(CUdeviceptr address, CUmemGenericAllocationHandle *handle)
 {
 	GCR_TABLE_LOCK();
@@ -391,8 +392,8 @@ CUresult gcr_own_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handl
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemRetainAllocationHandle);
 	if (is_allocation(pointer, 1)) {
-		/* Memory of cuMemAlloc has no handle that one could get hold of; and ROCm 6 follows
-		 * a null pointer when it looks for one. */
+		/* The driver has no handle for memory of cuMemAlloc, so the companion gives the
+		 * error. HIP is not called: ROCm 6 follows a null pointer there. */
 		if (!ASKS_COMPANION || !gcr_allocation_companion(pointer, &companion))
 			return CUDA_ERROR_INVALID_VALUE;
 		result = real(handle, (void *)(uintptr_t)companion);
@@ -411,7 +412,7 @@ CUresult gcr_own_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handl
 
 /* ---- sharing it ---- */
 
-/* What was imported, after a thaw, cannot be exported; but there is the descriptor it came by. */
+/* Memory that a thaw has imported cannot be exported: duplicates the descriptor of the import. */
 static CUresult export_kept(struct gcr_memory *memory, int *ret_fd)
 {
 	int fd;
@@ -425,7 +426,7 @@ static CUresult export_kept(struct gcr_memory *memory, int *ret_fd)
 	return CUDA_SUCCESS;
 }
 
-/* Until the memory is gone: who has it, only the driver knows. NULL: for good. */
+/* Counts the memory as shared until freed, as only the driver knows its users. NULL: for ever. */
 static void note_export(struct gcr_memory *memory, CUmemAllocationHandleType type)
 {
 	bool is_fabric = type == CU_MEM_HANDLE_TYPE_FABRIC;
@@ -456,11 +457,11 @@ CUresult gcr_own_cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloc
 	GCR_GATE_WHOLE(cuMemExportToShareableHandle);
 	GCR_SHARING_PENDING();
 	memory = gcr_handle_get(handle, &real_handle);
-	/* Exportable to us only, if the program did not ask for it. */
+	/* Without the program's request the memory is exportable for the library only. */
 	if (memory && memory->origin == GCR_MEMORY_CREATED &&
 	    !(memory->asked.requestedHandleTypes & type))
 		return CUDA_ERROR_INVALID_VALUE;
-	/* What a thaw has brought back has no fabric handle: it is imported, by a descriptor. */
+	/* Memory that a thaw has imported by a descriptor has no fabric handle. */
 	if (memory && memory->imported && type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if (memory && memory->imported && shareable && !flags)

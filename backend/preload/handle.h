@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* The program's handles for memory, for every wrapper of a function that takes or makes one. */
+/* The program's memory handles, for all wrappers that take or return one. */
 #ifndef GCR_PRELOAD_HANDLE_H
 #define GCR_PRELOAD_HANDLE_H
 
 #include "backend/preload/table.h"
 
 /*
- * The memory that @handle of the program's stands for, with a reference for gcr_table_put(), and
- * what the driver calls it. NULL: the table does not know it, and *@ret_real is what to give the
- * driver all the same.
+ * Returns the memory that the program's @handle stands for, with a reference that the caller drops
+ * by gcr_table_put(). *@ret_real: the driver's handle for the memory. NULL: the table does not know
+ * @handle; *@ret_real is still set to the value to pass to the driver.
  */
 struct gcr_memory *gcr_handle_get(CUmemGenericAllocationHandle handle,
 				  CUmemGenericAllocationHandle *ret_real);
 
 /*
- * Watch memory that the driver has made and calls *@handle, which becomes the program's handle. It
- * may be known already: the driver may have one handle for what was imported twice. Without memory
- * for that the program goes on unwatched, but for @obstacle and the sharing, which then stay for
- * good.
+ * Adds memory that the driver has made to the table, to watch it. *@handle is the driver's handle,
+ * and becomes the program's. The memory may be in the table already: the driver may return one
+ * handle for memory that was imported twice. If the table is out of memory, the memory is not
+ * watched; @obstacle and the sharing are then counted for the rest of the process's life.
  */
 void gcr_handle_watch(CUmemGenericAllocationHandle *handle, int device, size_t bytes,
 		      enum gcr_obstacle obstacle, bool shared);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* See hip_access.h. The gate is closed: nobody changes the table. */
+/* See hip_access.h. The gate is closed, so the table does not change. */
 #include "backend/preload/hip_access.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include "backend/preload/entry_points.h"
 #include "backend/rocm/adapt.h"
 
-/* README.md of backend/rocm says in which versions. */
+/* Does this version of HIP check the first mappings? See README.md of backend/rocm. */
 static bool looks_at_the_first(void)
 {
 	int version = gcr_hip_version();
@@ -17,7 +17,7 @@ static bool looks_at_the_first(void)
 	return version >= GCR_HIP_VERSION(7, 0) && version < GCR_HIP_VERSION(7, 14);
 }
 
-/* An allocation of ours is alone in its reservation. */
+/* The library's own allocations are not affected: each is alone in its reservation. */
 static bool is_the_programs(const struct gcr_mapping *mapping)
 {
 	return !mapping->allocation && mapping->mapped && mapping->access_count;
@@ -42,7 +42,7 @@ static bool is_alike(const struct gcr_mapping *one, const struct gcr_mapping *ot
 	return true;
 }
 
-/* All that lies next to @mapping without a gap and has the same access. */
+/* Finds the range of adjacent mappings around @mapping that have the same access. */
 static void find_run(const struct gcr_mapping *mapping, CUdeviceptr *ret_start,
 		     CUdeviceptr *ret_end)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Access to what a program has mapped itself, in HIP 7.0 to 7.2. There hipMemSetAccess looks at how
- * large the first mappings of the reservation are, not those that it is asked about, and refuses a
- * size that is not that of the first one, or the first two, and so on. The program had to give
- * access to several at once then, and so do we.
+ * Restoring access to the program's own mappings in HIP 7.0 to 7.2. hipMemSetAccess of these
+ * versions checks the sizes of the first mappings of a reservation instead of the mappings that it
+ * is called for: it refuses a size that is not that of the first mapping, or of the first two, and
+ * so on. So a program could only have given access to several mappings at once, and the library
+ * must do the same.
  */
 #ifndef GCR_PRELOAD_HIP_ACCESS_H
 #define GCR_PRELOAD_HIP_ACCESS_H
@@ -15,15 +16,16 @@
 
 #ifdef GCR_HIP
 
-/* Access to this mapping alone was refused: may that be because of others that are missing yet? */
+/* Access to this mapping alone was refused. May the reason be mappings that are still missing? */
 bool gcr_hip_access_may_wait(const struct gcr_mapping *mapping);
 
-/* All is mapped: access for what waits, together with its neighbours. -EIO, with words. */
+/* Called when everything is mapped: gives access to waiting mappings, together with their
+ * neighbours. -EIO, with a message. */
 int gcr_hip_access_give(struct gcr_error *error);
 
 /*
- * While all is still mapped: could access be given again? It is, as it is already, so that nothing
- * changes. -EOPNOTSUPP, with words.
+ * Called while everything is still mapped: tests whether access could be given again, by setting
+ * the rights that are already set. Changes nothing. -EOPNOTSUPP, with a message.
  */
 int gcr_hip_access_try(struct gcr_error *error);
 

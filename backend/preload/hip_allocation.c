@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The ways to allocate device memory that HIP has besides those of CUDA's driver; see allocation.c.
- * Memory that is asked for with flags (fine-grained, uncached, for signals) is left to HIP: memory
- * that can be handed over has no such kinds.
+ * HIP's functions that allocate device memory and have no counterpart in CUDA's driver; see
+ * allocation.c. Memory that is requested with flags (fine-grained, uncached, for signals) is left
+ * to HIP: memory that can be handed over has no such kinds.
  */
 #include "backend/preload/allocation.h"
 
@@ -13,7 +13,7 @@
 #include "backend/preload/memory.h"
 #include "backend/rocm/hip_api.h"
 
-/* A row longer than this is not kept as a companion: it would waste too much. */
+/* A real row longer than this is not kept as the companion, since too much VRAM would be wasted. */
 #define COMPANION_ROW_BYTES (64ull << 10)
 
 GCR_OWN(hipExtMallocWithFlags);
@@ -41,8 +41,8 @@ hipError_t gcr_own_hipExtMallocWithFlags(void **pointer, size_t bytes, unsigned 
 }
 
 /*
- * Memory is handed over in pieces of 2 MiB. HIP 6 says that 4 KiB will do, and what a program makes
- * of that size would stay on the GPU.
+ * Memory is handed over in pieces of 2 MiB. HIP 6 reports a granularity of 4 KiB, and memory that a
+ * program makes in other sizes could not be taken off the GPU.
  */
 GCR_OWN(hipMemGetAllocationGranularity);
 hipError_t gcr_own_hipMemGetAllocationGranularity(size_t *bytes, const hipMemAllocationProp *prop,
@@ -67,8 +67,8 @@ hipError_t gcr_own_hipMemGetAllocationGranularity(size_t *bytes, const hipMemAll
 /* ---- rows ---- */
 
 /*
- * So many rows of @pitch bytes, for which @row is real memory of one row; it is taken. NULL: it
- * cannot be.
+ * Allocates @rows rows of @pitch bytes. Takes @row, real memory of one row, as the companion, or
+ * frees it. Returns NULL on failure.
  */
 static void *make_rows(void *row, size_t pitch, size_t rows)
 {
@@ -88,7 +88,7 @@ static void *make_rows(void *row, size_t pitch, size_t rows)
 	return NULL;
 }
 
-/* May rows of this @width be so many that it is worth while? The pitch is not known yet. */
+/* Is an allocation of such rows large enough for the library? The pitch is not known yet. */
 static bool takes_rows(size_t width, size_t rows)
 {
 	size_t bytes;
@@ -117,7 +117,7 @@ hipError_t gcr_own_hipMallocPitch(void **pointer, size_t *pitch, size_t width, s
 	return hipSuccess;
 }
 
-/* hipExtent and hipPitchedPtr. */
+/* The layouts of hipExtent and hipPitchedPtr. */
 struct extent {
 	size_t width, height, depth;
 };

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* What HIP alone is asked about pointers; see attribute.c. */
+/* Pointer queries that only HIP has; see attribute.c. */
 #include "backend/preload/allocation.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
 #include "backend/rocm/hip_api.h"
 
-/* In the first page, where nothing ever is. */
+/* In the first page, where nothing is mapped. */
 #define INVALID_ADDRESS 512
 
 /*
- * Who answers for this pointer: the companion of an allocation of ours, nobody behind its last
- * byte, or itself. *ret_bytes: of the allocation, 0 if it is none of ours.
+ * Returns the address to query: for an allocation of the library its companion, behind its last
+ * byte an invalid address; else @pointer. *ret_bytes: size of the allocation, 0 if there is none.
  */
 static CUdeviceptr who_answers(const void *pointer, size_t *ret_bytes)
 {

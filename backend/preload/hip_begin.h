@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* HIP initialises itself at the first call that needs it, and the library wakes up with it. */
+/* HIP initialises itself at the first call that needs it, and the library starts with it. */
 #ifndef GCR_PRELOAD_HIP_BEGIN_H
 #define GCR_PRELOAD_HIP_BEGIN_H
 
 #include <stdbool.h>
 
 /*
- * Before a call that passes the gate: initialise HIP, if nobody has yet. In the child of a fork of
- * a program that has, HIP is of no use, and so are we. False: HIP cannot be used, as in a program
- * for another vendor's GPU that has been built for HIP too, and the call need not pass the gate.
+ * Called before a call passes the gate: initialises HIP if that has not been tried yet. Returns
+ * false if HIP cannot be used, as in a program that was built for HIP too but runs on another
+ * vendor's GPU; then the call need not pass the gate. In the child of a fork of a program that has
+ * initialised HIP nothing is done: neither HIP nor the library can work there.
  */
 #ifdef GCR_HIP
 bool gcr_hip_begin(void);

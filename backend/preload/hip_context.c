@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Contexts in HIP are its GPUs: nobody makes or destroys one, but hipDeviceReset takes from a GPU
- * all that the program has there. hipCtx... is older than that and does no more than name one.
+ * In HIP a context is a GPU. No function makes or destroys one, but hipDeviceReset removes all that
+ * the program has on a GPU. The hipCtx... functions are older and only select a GPU.
  */
 #include "backend/preload/context.h"
 
@@ -33,8 +33,8 @@ void gcr_contexts_forget(void)
 }
 
 /*
- * What HIP forgets it does not unmap (ROCm 6), and to unmap what it has forgotten would crash it.
- * So what is ours goes first, when the work that uses it is done.
+ * ROCm 6 does not unmap the mappings that a reset makes HIP forget, and would crash if they were
+ * unmapped later. So the library frees its memory before the reset, when the work on it is done.
  */
 GCR_OWN(hipDeviceReset);
 hipError_t gcr_own_hipDeviceReset(void)

@@ -11,7 +11,7 @@
 
 #define NOT_FOUND 500 /* hipErrorNotFound */
 
-/* hipExtent and hipPitchedPtr; other types are pointers or numbers as far as this goes. */
+/* The layouts of hipExtent and hipPitchedPtr. Other types: pointers or numbers suffice here. */
 struct extent {
 	size_t width, height, depth;
 };

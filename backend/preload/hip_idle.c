@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Waiting for the work of all GPUs on HIP. No call of it says whether all streams are idle, those
- * of threads and those that wait for nobody too, but hipDeviceSynchronize, which cannot be left
- * before that is so. So a thread of ours makes that call, and the agent looks whether it is back:
- * one thread at a time, as it comes to its end when the work does.
+ * Waiting for the work of all GPUs in HIP. Only hipDeviceSynchronize tells whether all streams are
+ * idle, including those of threads and non-blocking ones, and that call cannot be interrupted. So a
+ * thread of the library makes the call, and the agent polls whether the thread is back. There is
+ * one such thread at a time; an abandoned one ends when the GPU's work does.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@
 #include "lib/cleanup.h"
 #include "lib/thread_name.h"
 
-#define STACK_BYTES (1u << 20) /* the least; programs may have made the default tiny */
+#define STACK_BYTES (1u << 20) /* minimum; programs may have a tiny default */
 
 #define PASS_PAUSE_NSEC 200000
 #define PASS_PAUSES	100
@@ -39,16 +39,16 @@ enum state {
 
 static struct {
 	_Atomic(enum state) state;
-	/* The gate opens although the thread is not back: it goes to no other GPU. */
+	/* The agent has given up and the gate opens: the thread must not go to another GPU. */
 	_Atomic(bool) abandoned;
-	/* The thread's, until it is back. */
+	/* Written by the thread until it is back. */
 	_Atomic(bool) calls;
 	_Atomic(pid_t) thread;
 	_Atomic(int) device;
 	CUresult result;
 } idle;
 
-/* To wait for a GPU that the program has not used might make queues for it there. */
+/* Was the GPU used by the program? Waiting for an unused one might create queues there. */
 static bool is_used(int device)
 {
 	__typeof__(cuDevicePrimaryCtxGetState) *get_state = GCR_REAL(cuDevicePrimaryCtxGetState);
@@ -77,7 +77,7 @@ static void *synchronize(void *nothing)
 		atomic_store(&idle.device, i);
 		result = set_current(gcr_hip_context(i));
 		atomic_store(&idle.calls, true);
-		/* One of the two sees what the other has written. */
+		/* Either the thread sees `abandoned`, or gcr_hip_idle_let_pass() sees `calls`. */
 		if (atomic_load(&idle.abandoned))
 			break;
 		if (result == CUDA_SUCCESS)
@@ -137,7 +137,7 @@ static int wait_for_thread(gcr_pause *pause, void *patience, struct gcr_error *e
 
 int gcr_contexts_wait(gcr_pause *pause, void *patience, struct gcr_error *error)
 {
-	/* One that was left behind may have begun before the last of the work was given. */
+	/* An abandoned thread may have started before the last work was given: wait twice. */
 	int r = wait_for_thread(pause, patience, error);
 
 	if (r == 0)
@@ -155,7 +155,7 @@ int gcr_contexts_wait(gcr_pause *pause, void *patience, struct gcr_error *error)
 	return idle.result ? gcr_driver_failed(error, "cuCtxSynchronize", idle.result) : 0;
 }
 
-/* In its call, as far as can be told: it sleeps, so it waits for the GPU. */
+/* Does the thread wait for the GPU inside its call? Assumed if the thread sleeps. */
 static bool thread_sleeps(void)
 {
 	char path[64], text[512];
@@ -167,17 +167,16 @@ static bool thread_sleeps(void)
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	length = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 	if (length <= 0)
-		return true; /* it has ended */
+		return true; /* the thread has ended */
 	text[length] = '\0';
 	state = strrchr(text, ')');
 	return !state || strncmp(state, ") R", 3) != 0;
 }
 
 /*
- * hipDeviceSynchronize invalidates every capture that is open when it begins. The thread that was
- * left behind may be just about to call it, and that cannot be called off any more: so the capture
- * begins when the thread is in it. One that does not sleep there is given as long as is needed to
- * get so far on a busy machine.
+ * hipDeviceSynchronize invalidates every capture that is open when the call begins. An abandoned
+ * thread may be about to make that call and cannot be stopped. So before a capture begins, waits
+ * until the thread is inside the call: until it sleeps, or for as long as a busy machine may need.
  */
 void gcr_hip_idle_let_pass(void)
 {
@@ -191,7 +190,7 @@ void gcr_hip_idle_let_pass(void)
 		if (thread_sleeps())
 			break;
 	}
-	/* For those that come after. */
+	/* Later captures need not wait. */
 	atomic_store(&idle.calls, false);
 	errno = saved_errno;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* HIP's gcr_contexts_wait() has a thread of its own. */
+/* Waiting for the GPU in HIP: there gcr_contexts_wait() uses a thread of its own. */
 #ifndef GCR_PRELOAD_HIP_IDLE_H
 #define GCR_PRELOAD_HIP_IDLE_H
 
@@ -7,7 +7,7 @@
 
 #include "backend/rocm/adapt.h"
 
-/* Before a stream capture begins: not while a wait that was left behind would end it. */
+/* Called before a stream capture begins: waits until an abandoned thread can no longer break it. */
 void gcr_hip_idle_let_pass(void);
 
 /* In the child of a fork. */

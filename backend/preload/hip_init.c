@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How HIP begins, and the functions by which a program asks HIP for others. Few programs call
- * hipInit: HIP initialises itself at the first call that needs it. So do we, at the first call that
- * passes the gate: where it would have happened a moment later.
+ * The initialisation of HIP, and the functions by which a program asks HIP for others. Few programs
+ * call hipInit: HIP initialises itself at the first call that needs it. The library initialises HIP
+ * at the first call that passes the gate, where HIP would have done so a moment later.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -19,12 +19,12 @@
 #include "lib/cleanup.h"
 
 static atomic_flag begun = ATOMIC_FLAG_INIT;
-static _Atomic(bool) failed; /* at the last attempt */
+static _Atomic(bool) failed; /* the last attempt failed */
 
-/* All memory is left to HIP then: nothing of it would be taken out. */
+/* With an unsuitable version HIP keeps all memory, and none could be taken out: an obstacle. */
 static void look_at_version(void)
 {
-	/* The version is that of the library that was searched last. */
+	/* GCR_REAL() searches HIP's library; gcr_hip_version() is of the last one searched. */
 	if (GCR_REAL(cuDeviceGetCount) && gcr_hip_unsuitable(gcr_hip_version()))
 		gcr_obstacle_add(GCR_OBSTACLE_HIP_VERSION, 1);
 }
@@ -74,7 +74,7 @@ static bool is_wrapper(const void *function)
 	return false;
 }
 
-/* HIP looks its own functions up by dlsym, which is ours: most often it is done already. */
+/* HIP looks functions up by the library's dlsym, so *function is usually a wrapper already. */
 static void substitute(const char *name, void **function)
 {
 	enum gcr_entry entry;
@@ -105,7 +105,7 @@ hipError_t gcr_own_hipGetProcAddress(const char *symbol, void **function, int ve
 	return result;
 }
 
-/* ROCm 7.1; the last one is an enum. */
+/* Since ROCm 7.1. The last parameter is an enum in HIP. */
 hipError_t get_entry_point(const char *symbol, void **function, unsigned long long flags,
 			   int *status);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A hold is private anonymous memory without pages, registered with userfaultfd(2) before anybody
- * can see it and then moved to its place by mremap(2), which takes away what was there in the same
- * step. The kernel reports such a move and waits until the report has been read (that is how the
- * memory stays registered): a thread does that while ranges are being held.
+ * A hold is private anonymous memory without pages. It is registered with userfaultfd(2) while no
+ * other thread knows it, and then moved to its place by mremap(2), which removes the old mapping in
+ * the same step. With UFFD_FEATURE_EVENT_REMAP the memory stays registered when moved, but the
+ * kernel blocks the move until the report of it has been read. So while ranges are being held, a
+ * thread reads the reports.
  */
 #include "backend/preload/hold.h"
 
@@ -28,26 +29,26 @@
 #include "lib/lock.h"
 #include "lib/thread_name.h"
 
-/* linux/userfaultfd.h since Linux 6.1. */
+/* In linux/userfaultfd.h since Linux 6.1. */
 #ifndef USERFAULTFD_IOC_NEW
 #define USERFAULTFD_IOC_NEW _IO(0xAA, 0x00)
 #endif
 
 static struct {
 	struct gcr_descriptor descriptor; /* the userfaultfd */
-	/* The thread that reads reports. */
+	/* Does the reader, the thread that reads reports, exist? */
 	bool is_read;
 	pthread_t reader;
 	struct gcr_descriptor stop; /* eventfd(2) */
-	atomic_bool stops;	    /* should the program have closed that */
-	/* Held by the reader while it uses read_page. */
+	atomic_bool stops;	    /* for when the program has closed the eventfd */
+	/* Held by the reader while it calls read_page. */
 	pthread_mutex_t serving;
 	int (*read_page)(uintptr_t page, void *data);
-	atomic_bool is_touched; /* by a thread that has got no page for it */
-	/* What is held, by address; neighbours are one. */
+	atomic_bool is_touched; /* a thread touched a held page and got none */
+	/* The held ranges, ordered by address; adjacent ones are merged. */
 	struct gcr_hold_range *ranges;
 	size_t count, room;
-	/* All that was ever held is between these. */
+	/* Bounds of all addresses held since the descriptor was opened. */
 	uintptr_t lowest, highest;
 } hold = {
 	.descriptor = {.fd = -1},
@@ -62,7 +63,7 @@ int gcr_hold_expect(size_t count)
 	size_t room = hold.room ? hold.room : 16;
 	struct gcr_hold_range *longer;
 
-	/* Taking a piece out of a range makes two of it. */
+	/* Removing a piece from the middle of a range makes two ranges of it. */
 	if (hold.count + 2 * count <= hold.room)
 		return 0;
 	while (room < hold.count + 2 * count)
@@ -114,7 +115,7 @@ static void subtract(uintptr_t start, uintptr_t end)
 	}
 }
 
-/* There is room for two more. */
+/* The caller has made room for two more ranges. */
 static void add(uintptr_t start, uintptr_t end)
 {
 	size_t i = 0;
@@ -166,7 +167,7 @@ static int open_userfaultfd(struct gcr_error *error)
 	return 0;
 }
 
-/* A page for whoever has touched it, unless it is to sleep. */
+/* Gives the thread that touched @address the page, or lets the thread sleep if there is none. */
 static void serve(uintptr_t address)
 {
 	static char data[GCR_HOLD_PAGE_BYTES] __attribute__((aligned(GCR_HOLD_PAGE_BYTES)));
@@ -182,7 +183,7 @@ static void serve(uintptr_t address)
 		atomic_store(&hold.is_touched, true);
 		return;
 	}
-	/* It is there already, or its mapping is just being changed: let it try again. */
+	/* The page is present, or the mapping is being changed: the thread repeats its access. */
 	if (ioctl(hold.descriptor.fd, UFFDIO_COPY, &copy) < 0)
 		ioctl(hold.descriptor.fd, UFFDIO_WAKE, &page);
 }
@@ -196,7 +197,7 @@ static void serve_all(const struct uffd_msg *messages, size_t count)
 
 static void *read_reports(void *nothing)
 {
-	/* Without the eventfd, it is looked now and then whether it is to stop. */
+	/* If the program has closed the eventfd, `stops` is polled at this interval. */
 	static const struct timespec now_and_then = {.tv_nsec = 100000000};
 	struct pollfd polls[2] = {
 		{.fd = hold.stop.fd, .events = POLLIN},
@@ -214,7 +215,7 @@ static void *read_reports(void *nothing)
 			if (length > 0)
 				serve_all(messages, (size_t)length / sizeof(messages[0]));
 		}
-		/* The descriptor is not ours any more: whoever waits for us would wait for ever. */
+		/* The program has closed the descriptor: end, or gcr_hold_pause() would block. */
 		if (polls[1].revents & (POLLERR | POLLNVAL))
 			break;
 		if (polls[0].revents & ~POLLIN)
@@ -286,7 +287,7 @@ void gcr_hold_serve(int (*read_page)(uintptr_t page, void *data))
 	pthread_mutex_lock(&hold.serving);
 	hold.read_page = read_page;
 	pthread_mutex_unlock(&hold.serving);
-	/* What they reported may have been read long ago: they do it again. */
+	/* Threads that were reported earlier wake, touch the page and are reported again. */
 	if (read_page && all.len && gcr_descriptor_valid(&hold.descriptor))
 		ioctl(hold.descriptor.fd, UFFDIO_WAKE, &all);
 }
@@ -296,7 +297,7 @@ bool gcr_hold_is_touched(void)
 	struct pollfd reports = {.fd = gcr_hold_touch_fd(), .events = POLLIN};
 	struct timespec at_once = {0};
 
-	/* Whoever reads it later has all of them report again. */
+	/* The report stays unread; gcr_hold_serve() makes all threads report again. */
 	if (reports.fd >= 0 && ppoll(&reports, 1, &at_once, NULL) > 0)
 		atomic_store(&hold.is_touched, true);
 	return atomic_load(&hold.is_touched);
@@ -313,8 +314,8 @@ int gcr_hold_touch_fd(void)
 /* ---- holding ---- */
 
 /*
- * No child inherits it: it would not sleep there. Were the program to lock all it maps
- * (mlockall(2)), pages would come at once.
+ * MADV_DONTFORK: a child would not sleep on the pages. munlock(): if the program locks all new
+ * mappings (mlockall(2)), the kernel would provide pages at once.
  */
 void *gcr_hold_make(size_t bytes)
 {
@@ -339,7 +340,7 @@ void *gcr_hold_make(size_t bytes)
 
 int gcr_hold_place(void *memory, uintptr_t start, size_t bytes)
 {
-	/* Whose report nobody reads waits for ever. */
+	/* Without a reader the kernel would block the move for ever. */
 	if (!hold.is_read || !gcr_descriptor_valid(&hold.descriptor))
 		return -EBADF;
 	if (hold.count + 2 > hold.room)
@@ -397,7 +398,7 @@ void gcr_hold_end(void)
 	struct uffdio_range all = {.start = hold.lowest, .len = hold.highest - hold.lowest};
 
 	gcr_hold_pause();
-	/* Not by closing alone: a child may share the descriptor for a moment yet. */
+	/* Closing does not suffice: a forked child may still have the descriptor for a moment. */
 	if (all.len && gcr_descriptor_valid(&hold.descriptor))
 		ioctl(hold.descriptor.fd, UFFDIO_WAKE, &all);
 	gcr_descriptor_close(&hold.descriptor);

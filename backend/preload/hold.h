@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Holding addresses whose memory is out: nobody else can get them, and a thread that touches one,
- * in the kernel too, sleeps until there is memory again (userfaultfd(2)). One thread at a time, the
- * agent's.
+ * Holding addresses whose memory is out of the process. No other mapping can be made at a held
+ * address, and a thread that touches one, also in a system call, sleeps until there is memory again
+ * (userfaultfd(2)). Used by one thread at a time, the agent.
  */
 #ifndef GCR_PRELOAD_HOLD_H
 #define GCR_PRELOAD_HOLD_H
@@ -19,49 +19,53 @@ struct gcr_hold_range {
 };
 
 /*
- * From here to gcr_hold_pause() ranges can be held. -EOPNOTSUPP with words: the privilege is
- * missing. What is held stays so when paused.
+ * From gcr_hold_begin() to gcr_hold_pause() new ranges can be held; ranges that are held stay so
+ * after the pause. -EOPNOTSUPP, with a message: the process lacks the privilege.
  */
 int gcr_hold_begin(struct gcr_error *error);
 void gcr_hold_pause(void);
 
 /*
- * From here on whoever touches a held page gets it instead of sleeping, also who sleeps already, as
- * @read_page fills it (a thread of ours calls it; -errno: that one sleeps on). A thread that sleeps
- * in a system call can be stopped no other way. NULL: as before; what was given stays.
+ * From this call on a thread that touches a held page, or already sleeps on one, gets the page as
+ * @read_page fills it, instead of sleeping. A thread of the library calls @read_page; on -errno the
+ * touching thread continues to sleep. The daemon cannot stop a thread that sleeps in a system call
+ * in any other way. NULL ends this; pages that were given stay.
  */
 #define GCR_HOLD_PAGE_BYTES 4096ull
 void gcr_hold_serve(int (*read_page)(uintptr_t page, void *data));
 
 /*
- * A thread has touched what is held, and sleeps. While that is not so and nobody reads reports,
- * what becomes readable then, else -1. It stays so until gcr_hold_end().
+ * gcr_hold_is_touched(): has a thread touched a held page, and sleeps? Once true, the result stays
+ * so until gcr_hold_end(). gcr_hold_touch_fd(): while the result is false and no thread of the
+ * library reads the kernel's reports, a descriptor that becomes readable at the first touch;
+ * otherwise -1.
  */
 bool gcr_hold_is_touched(void);
 int gcr_hold_touch_fd(void);
 
-/* Hold the pages of [start, start + bytes) instead of what is mapped there, in one step. -errno. */
+/* Replaces the mapping of [start, start + bytes) by held pages, in one step. -errno. */
 int gcr_hold(uintptr_t start, size_t bytes);
 
 /*
- * The same in steps. Room to note @count more holds (-ENOMEM); memory that holds nothing yet,
- * to be given back by munmap(2), NULL if there is none; and its move to where it holds, -errno,
- * after which it is not the caller's any more. The last one allocates nothing and takes no lock.
+ * The same in steps. gcr_hold_expect() makes room to note @count more holds (-ENOMEM).
+ * gcr_hold_make() returns memory that does not hold an address yet (the caller's, to be freed by
+ * munmap(2)), or NULL. gcr_hold_place() moves that memory to the address to be held and takes
+ * ownership of it; -errno. gcr_hold_place() allocates nothing and takes no lock.
  */
 int gcr_hold_expect(size_t count);
 void *gcr_hold_make(size_t bytes);
 int gcr_hold_place(void *memory, uintptr_t start, size_t bytes);
 
-/* Something else has been mapped over the range: it is not held any more. */
+/* Notes that another mapping has replaced the range: the range is not held any more. */
 void gcr_hold_replaced(uintptr_t start, size_t bytes);
 
-/* Is all of the range held? */
+/* Is the whole range held? */
 bool gcr_hold_covers(uintptr_t start, size_t bytes);
 
-/* The lowest range that is still held, as long as there is one. */
+/* Returns the lowest held range; false if no range is held. */
 bool gcr_hold_first(struct gcr_hold_range *ret_range);
 
-/* Nothing is held any more: those who sleep try again. */
+/* Ends all holds. Threads that sleep repeat their access. */
 void gcr_hold_end(void);
 
 /* In the child of a fork. */

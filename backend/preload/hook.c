@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Being there when the program gets hold of the driver's functions by dlsym. Runs inside any
- * program at any time, before main() too: no constructor, no memory allocated here, no lock. In
+ * Intercepts the program's look-ups of driver functions by dlsym. This code runs inside any program
+ * at any time, also before main(): it has no constructor, allocates no memory and takes no lock. In
  * doubt the program gets the driver's own function.
  *
- * There may be two of us in a program, for the drivers of two vendors, each with a dlsym. The first
- * hands on to the second what is none of its names; that finds who asks as if it had been called
- * at once, since it is reached by a jump too.
+ * A program may have two preload libraries, for the drivers of two vendors, each with a dlsym. The
+ * first passes names that are not its driver's to the second by a jump, so the second sees the
+ * original caller.
  */
 #include <dlfcn.h>
 #include <link.h>
@@ -25,7 +25,7 @@
 
 #if GCR_PRELOAD_DLSYM
 
-/* Cheap, and true of all names of entry points that are wrapped. */
+/* A cheap test that is true for the names of all wrapped entry points. */
 static bool has_prefix(const char *name)
 {
 #ifdef GCR_HIP
@@ -35,29 +35,29 @@ static bool has_prefix(const char *name)
 #endif
 }
 
-/* No driver is loaded: without us the program would find nothing. dlerror() says so. */
+/* No driver is loaded: fails, with a dlerror() message, as without the library. */
 static void *answer_absent(void *handle, const char *name)
 {
 	void *nothing = gcr_real_dlsym()(RTLD_NEXT, name);
 
-	/* The call must not become a jump: "next" is counted from this library. */
+	/* Prevents a tail call: RTLD_NEXT is relative to the library that contains the caller. */
 	__asm__ volatile("" : "+r"(nothing));
 	return nothing;
 }
 
-/* A look-up in one library, whose caller does not matter. */
+/* A look-up in one library, for which the caller does not matter. */
 static void *answer_wrapped(void *handle, const char *name)
 {
 	enum gcr_entry entry = gcr_entry_find(name);
 	void *found = gcr_real_dlsym()(handle, name);
 
-	/* dlopen(NULL) finds our own function even where there is no driver. */
+	/* dlopen(NULL) finds the library's own wrapper even if no driver is loaded. */
 	if (found && found == gcr_entry_points[entry].wrapper)
 		return gcr_entry_real(entry) ? found : answer_absent(handle, name);
 	return gcr_entry_wrap(entry, found);
 }
 
-/* A name of the driver's that came after entry_points.def, or anybody's. */
+/* For names of the driver's that entry_points.def lacks, and names of other libraries. */
 static void *answer_unknown(void *handle, const char *name)
 {
 	void *found = gcr_real_dlsym()(handle, name);
@@ -70,7 +70,7 @@ static void *answer_unknown_next(void *handle, const char *name)
 	return answer_unknown(RTLD_DEFAULT, name);
 }
 
-/* Asked for as "next" from behind us, where only the driver's own would be found. */
+/* For RTLD_NEXT from an object behind this library, where only the driver's would be found. */
 static void *answer_own(void *handle, const char *name)
 {
 	return gcr_entry_points[gcr_entry_find(name)].wrapper;
@@ -112,7 +112,7 @@ static int look_at_object(struct dl_phdr_info *object, size_t bytes, void *argum
 	return 1;
 }
 
-/* Was the object with this address loaded after us? They are listed in that order. */
+/* Was the object with this address loaded after this library? Objects are listed in that order. */
 static bool is_behind_us(const void *caller)
 {
 	struct search search = {.caller = caller};
@@ -154,11 +154,11 @@ void *gcr_preload_last_target(void *handle, const char *name, const void *caller
 		return (void *)answer_wrapped;
 	if (!gcr_entry_real(entry))
 		return (void *)answer_absent;
-	/* From before us the dynamic linker finds our function by itself. */
+	/* From an object before this library the dynamic linker finds the wrapper by itself. */
 	return handle == RTLD_NEXT && is_behind_us(caller) ? (void *)answer_own : (void *)real;
 }
 
-/* Not found by a call of dlsym: that may be called inside malloc(3), which it calls if it fails. */
+/* A weak symbol: a look-up by dlsym could happen inside malloc(3), and calls malloc on failure. */
 extern gcr_dlsym_function GCR_PRELOAD_DLSYM_OTHER __attribute__((weak, visibility("default")));
 
 void *gcr_preload_dlsym_target(void *handle, const char *name, const void *caller)
@@ -177,8 +177,8 @@ static bool is_others(const void *function)
 }
 
 /*
- * A library before us may have a dlsym of its own, and get the driver's functions from the C
- * library's: these go around the gate.
+ * A library loaded before this one may export its own dlsym and look the driver's functions up by
+ * the C library's: these then bypass the gate.
  */
 static void look_for_other_dlsym(void)
 {

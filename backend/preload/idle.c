@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Waiting for the work of all contexts, with the gate closed: never a call that cannot be left. */
+/* Waits for the work of all contexts, with the gate closed and without uninterruptible calls. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -30,10 +30,10 @@ int gcr_event_wait(CUevent event, const char *whose, CUdevice device, gcr_pause 
 }
 
 /*
- * The work of every stream of the context, also of those that wait for nobody, of the default ones
- * of all threads, of host functions. cuCtxRecordEvent needs no current context, takes 0.4 us
- * whatever there is (H100, 580.159), and breaks a capture that is open. With a primary context it
- * covers the green ones, by the documentation; these are asked each for itself all the same.
+ * Waits for the work of every stream of the context, including non-blocking streams, the default
+ * streams of all threads, and host functions. cuCtxRecordEvent needs no current context, takes 0.4
+ * us in any case (H100, 580.159), and breaks an open capture. For a primary context the work of its
+ * green contexts is included, as documented; they are still checked one by one.
  */
 static int wait_for_context(CUcontext context, gcr_pause *pause, void *patience,
 			    struct gcr_error *error)
@@ -81,7 +81,7 @@ int gcr_contexts_wait(gcr_pause *pause, void *patience, struct gcr_error *error)
 		return gcr_error_set(error, ENOMEM, "no memory to list the contexts");
 	if (count && (!push || !pop))
 		return gcr_error_set(error, EOPNOTSUPP, "the driver is too old");
-	/* Nobody makes or destroys one now. */
+	/* With the gate closed no thread makes or destroys a context. */
 	gcr_contexts_alive(contexts, count);
 	for (size_t i = 0; i < count && r == 0; i++) {
 		result = push(contexts[i]);

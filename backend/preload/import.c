@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Imports of a loaded library, found by its own relocations (ELF gABI, "Dynamic Linking"; the
- * relocation types are of the processor supplements). The dynamic linker has made the table
- * read-only in part (PT_GNU_RELRO): what was so is so again afterwards.
+ * Finds the imports of a loaded library by its relocations (ELF gABI, "Dynamic Linking"; the
+ * relocation types are defined in the processor supplements). The dynamic linker has made part of
+ * the table read-only (PT_GNU_RELRO): a page of that part is made read-only again after a change.
  */
 #include "backend/preload/import.h"
 
@@ -24,7 +24,7 @@
 #endif
 
 struct library {
-	uintptr_t wanted; /* an address in it */
+	uintptr_t wanted; /* an address in the library */
 	uintptr_t base;
 	const ElfW(Dyn) * dynamic;
 	uintptr_t relro_start, relro_end;
@@ -60,7 +60,7 @@ static int look_at(struct dl_phdr_info *info, size_t size, void *context)
 	return 1;
 }
 
-/* The C library has made addresses of the pointers in the dynamic section, or has not. */
+/* A pointer of the dynamic section. Depending on the C library the base is added already or not. */
 static const void *pointer(const struct library *library, const ElfW(Dyn) * entry)
 {
 	uintptr_t value = entry->d_un.d_ptr;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Standing between one library and the functions that it imports from others. */
+/* Replaces functions that one loaded library imports from others. */
 #ifndef GCR_PRELOAD_IMPORT_H
 #define GCR_PRELOAD_IMPORT_H
 
@@ -8,13 +8,14 @@
 struct gcr_import {
 	const char *name;
 	void *replacement;
-	size_t replaced; /* places where it now stands */
+	size_t replaced; /* number of places that were changed to the replacement */
 };
 
 /*
- * In the library that @function is in, let every import of one of these names lead to its
- * replacement, from now on and for that library alone. Counts where. Errors: -ENOENT there is no
- * such library, -ENOSYS not on this architecture, -EACCES a place cannot be written.
+ * In the library that contains @function, redirects every import of one of the names to its
+ * replacement, permanently and for that library only, and counts the changed places. Errors:
+ * -ENOENT: there is no such library; -ENOSYS: not supported on this architecture; -EACCES: a place
+ * cannot be made writable.
  */
 int gcr_imports_replace(const void *function, struct gcr_import *imports, size_t count);
 

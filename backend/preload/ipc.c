@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Legacy CUDA IPC. The driver knows nothing of it for mapped memory; so a handle for an allocation
- * of ours is a token, which another process with this library takes to the exporter's socket and
- * gets a descriptor for. Handles of the driver's own memory are the driver's business. Either way
- * the page says, on both sides, how much is shared.
+ * Legacy CUDA IPC. The driver does not support it for mapped memory, so the handle of an allocation
+ * of the library is a token. Another process with the library sends the token to the exporter's
+ * socket and gets a descriptor of the memory. Handles of the driver's own memory are left to the
+ * driver. For both kinds, exporter and importer count the sharing in the page.
  */
 #include "backend/preload/ipc.h"
 
@@ -18,23 +18,23 @@
 #include "backend/preload/memory.h"
 #include "lib/lock.h"
 
-/* Between two times that an exporter is asked which is frozen. */
+/* Pause between requests to an exporter that is frozen. */
 #define PAUSE_USEC 20000
 
-/* ---- what of the driver's own memory is shared ---- */
+/* ---- shared memory of the driver's own ---- */
 
 /*
- * Memory of the driver's that is exported, until it is freed, since nobody can tell who has it; and
- * such memory of others that is opened here, as often as it is.
+ * Memory of the driver's own that was exported, until freed, since the library cannot tell which
+ * processes have it; and such memory of other processes that is opened here, with a count.
  */
 struct driver_memory {
 	CUdeviceptr start;
 	CUcontext context;
-	unsigned opened; /* 0: exported */
+	unsigned opened; /* times opened; 0: exported */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* One piece of memory is opened at a time; held while the exporter is asked, inside the gate. */
+/* Held while a piece of memory is opened, also while the exporter answers; inside the gate. */
 static pthread_mutex_t opened_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct driver_memory *shared;
 static size_t shared_count, shared_room;
@@ -47,7 +47,7 @@ static struct driver_memory *find_shared(CUdeviceptr start)
 	return NULL;
 }
 
-/* With the lock. One that there is no memory for stays counted for good. */
+/* The caller holds the lock. On lack of memory the sharing stays counted for ever. */
 static void append(const struct driver_memory *memory)
 {
 	if (shared_count == shared_room) {
@@ -79,7 +79,7 @@ static void note_shared(CUdeviceptr start, bool opened)
 	append(&memory);
 }
 
-/* With the lock. */
+/* The caller holds the lock. */
 static void take_out(struct driver_memory *known)
 {
 	*known = shared[shared_count - 1];
@@ -108,7 +108,7 @@ struct gcr_ipc_end gcr_ipc_begin_end(CUdeviceptr address)
 	struct gcr_ipc_end end = {.start = address};
 	struct driver_memory *known;
 
-	/* Programs that share nothing pay nothing. */
+	/* Programs that share nothing take no lock. */
 	if (!__atomic_load_n(&shared_count, __ATOMIC_RELAXED))
 		return end;
 	GCR_LOCK_SCOPE(&lock);
@@ -198,7 +198,7 @@ CUresult gcr_own_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
 
 /* ---- opening ---- */
 
-/* What has been opened here, so that it is not mapped twice in one context. */
+/* Memory that was opened here, so that it is not mapped twice in one context. */
 struct opened {
 	struct gcr_ipc_token token;
 	CUcontext context;
@@ -206,11 +206,11 @@ struct opened {
 	CUdeviceptr start;
 };
 
-/* With the table's lock. */
+/* Guarded by the table's lock. */
 static struct opened *opened;
 static size_t opened_count, opened_room;
 
-/* Its mapping, if it is there still. The table's lock is held. */
+/* Returns the mapping of @entry; NULL if it is gone. The caller holds the table's lock. */
 static struct gcr_mapping *mapping_of(const struct opened *entry)
 {
 	struct gcr_mapping *mapping = gcr_table_find_allocation(entry->start);
@@ -248,7 +248,7 @@ static void remember(const struct opened *entry)
 		size_t room = opened_room ? 2 * opened_room : 16;
 		struct opened *longer = realloc(opened, room * sizeof(*opened));
 
-		/* Then it is mapped once more when it is opened again. */
+		/* Then the memory is mapped once more when opened again. */
 		if (!longer)
 			return;
 		opened = longer;
@@ -257,7 +257,7 @@ static void remember(const struct opened *entry)
 	opened[opened_count++] = *entry;
 }
 
-/* The memory's own GPU has access, and the one whose context opens it. */
+/* Maps the memory with access for its own GPU and for @user, the GPU whose context opens it. */
 static CUresult map_opened(CUmemGenericAllocationHandle handle, CUdevice user, size_t bytes,
 			   CUdeviceptr *ret_start)
 {
@@ -287,7 +287,7 @@ static CUresult map_opened(CUmemGenericAllocationHandle handle, CUdevice user, s
 	return result;
 }
 
-/* All that an opened piece of memory consists of, into the table. */
+/* Adds a piece of opened memory, with @model's mapping and allocation, to the table. */
 static CUresult enter_opened(const struct gcr_mapping *model, CUmemGenericAllocationHandle handle,
 			     struct gcr_ipc_exporter *exporter, struct opened *entry)
 {
@@ -322,7 +322,8 @@ static CUresult enter_opened(const struct gcr_mapping *model, CUmemGenericAlloca
 	return entered ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The descriptor is the caller's; so is, unless it succeeds, what @exporter knows to be open. */
+/* Imports, maps and notes the memory. @memory_fd and, on failure, @exporter's count stay the
+ * caller's. */
 static CUresult open_new(const struct gcr_ipc_token *token, int memory_fd,
 			 struct gcr_ipc_exporter *exporter, size_t bytes, CUdeviceptr *pointer)
 {
@@ -363,12 +364,12 @@ static CUresult open_new(const struct gcr_ipc_token *token, int memory_fd,
 	return CUDA_SUCCESS;
 }
 
-/* -EAGAIN: it is to be tried again. Else *ret_result is what the program gets. */
+/* Returns -EAGAIN: retry. Else 0, and *ret_result is the program's result. */
 static int try_open(enum gcr_entry name, const struct gcr_ipc_token *token, CUdeviceptr *pointer,
 		    CUresult *ret_result)
 {
 	_cleanup_(gcr_gate_leave) struct gcr_gate_pass pass = gcr_gate_enter(name);
-	/* Nobody else is opening the same meanwhile. */
+	/* No other thread opens the same memory at the same time. */
 	GCR_LOCK_SCOPE(&opened_lock);
 	_cleanup_close_ int memory_fd = -1;
 	struct gcr_ipc_exporter *exporter;
@@ -395,9 +396,9 @@ static int try_open(enum gcr_entry name, const struct gcr_ipc_token *token, CUde
 }
 
 /*
- * An exporter that is frozen is waited for as for a gate of one's own: until it is thawed, or ends.
- * In between this process holds nothing of it and is outside its gate, so that it can be frozen
- * too.
+ * Waits for a frozen exporter until it is thawed or ends, as a thread waits for its own gate.
+ * Between the retries this process holds nothing of the exporter and is outside its own gate, so
+ * that this process can be frozen too.
  */
 static CUresult open_token(enum gcr_entry name, const struct gcr_ipc_token *token,
 			   CUdeviceptr *pointer)

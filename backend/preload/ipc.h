@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Legacy CUDA IPC on allocations of ours: what a CUipcMemHandle holds, and what is said over the
- * socket that the exporter listens at.
+ * Legacy CUDA IPC for allocations of the library: the contents of a CUipcMemHandle, and the
+ * messages on the socket at which the exporting process listens. (The exporter: the process whose
+ * memory a handle stands for. The importer: a process that opens the handle.)
  */
 #ifndef GCR_PRELOAD_IPC_H
 #define GCR_PRELOAD_IPC_H
@@ -13,26 +14,26 @@
 
 #define GCR_IPC_MAGIC 0x3243504972636721ull /* "!gcrIPC2" */
 
-/* Of one allocation always the same: programs compare handles. */
+/* Always the same for one allocation, since programs compare handles. */
 struct gcr_ipc_token {
 	uint64_t magic;
 	uint8_t process[16]; /* random: the name of the exporter's socket */
 	uint64_t id;	     /* of the memory in the exporter's table */
 	uint64_t address;    /* in the exporter */
 	uint64_t bytes;	     /* as it was allocated */
-	int32_t pid;	     /* of the exporter, for people */
+	int32_t pid;	     /* of the exporter, for messages */
 	uint32_t reserved[3];
 };
 _Static_assert(sizeof(struct gcr_ipc_token) == CU_IPC_HANDLE_SIZE, "fills a CUipcMemHandle");
 
 /*
- * What an importer sends. It has one connection for all that it opens of one exporter, which stays
- * open as long as it has some of that mapped. OPEN is answered, and the answer has a descriptor of
- * the memory if `error` is 0; CLOSE is not.
+ * A request of an importer. An importer has one connection to each exporter, for all memory of that
+ * exporter which it has open, and closes the connection with the last piece. OPEN is answered, and
+ * if `error` is 0 the answer comes with a descriptor of the memory; CLOSE is not answered.
  */
 struct gcr_ipc_request {
 	uint32_t kind;	/* enum gcr_ipc_kind */
-	uint32_t count; /* CLOSE: so many are closed */
+	uint32_t count; /* CLOSE: number of pieces closed */
 	struct gcr_ipc_token token;
 };
 
@@ -42,23 +43,23 @@ enum gcr_ipc_kind {
 };
 
 struct gcr_ipc_answer {
-	int32_t error; /* positive errno; EAGAIN: the exporter's gate is closed, ask again later */
+	int32_t error; /* positive errno; EAGAIN: the exporter's gate is closed, retry later */
 	uint32_t reserved;
 	uint64_t mapped_bytes;
 };
 
-/* Listen, and say by which name; -errno. The thread that answers is started the first time. */
+/* Opens the exporter's socket and its thread if needed, and returns the socket's name; -errno. */
 int gcr_ipc_listen(uint8_t ret_process[16]);
-/* Is that this process's name? */
+/* Is @process the name of this process's socket? */
 bool gcr_ipc_is_own(const uint8_t process[16]);
-/* Is there a socket by which others get memory of ours? */
+/* Is there a socket from which other processes can get this process's memory? */
 bool gcr_ipc_is_listening(void);
 
-/* The address of the socket of @process. Returns its length. */
+/* Fills in the address of the socket called @process. Returns the length of the address. */
 struct sockaddr_un;
 unsigned int gcr_ipc_address(const uint8_t process[16], struct sockaddr_un *ret_address);
 
-/* Is the process at the other end of @socket one of this user's, or root's? */
+/* 0: the process at the other end of @socket is this user's or root's; else -errno (-EPERM). */
 int gcr_ipc_trusted(int socket);
 
 /* ---- ipc_ask.c: the importer's half ---- */
@@ -66,16 +67,16 @@ int gcr_ipc_trusted(int socket);
 struct gcr_ipc_exporter;
 
 /*
- * Ask the exporter for the memory that @token is about, inside the gate and one thread at a time.
- * 0: *ret_fd is a descriptor of it, the caller's, and *ret_exporter knows that one more piece is
- * open here until gcr_ipc_give_back(). -EAGAIN: the exporter is frozen, or this process's gate is
- * about to close: leave the gate, and ask again after a pause. Another -errno: it has ended, or has
- * the memory no more.
+ * Requests the memory of @token from its exporter. Called inside the gate by one thread at a time.
+ * Returns 0: *ret_fd is a descriptor of the memory, the caller's; *ret_exporter counts one more
+ * open piece until gcr_ipc_give_back(). -EAGAIN: the exporter is frozen, or this process's gate is
+ * about to close: leave the gate and retry after a pause. Another -errno: the exporter has ended,
+ * or does not have the memory any more.
  */
 int gcr_ipc_ask(const struct gcr_ipc_token *token, struct gcr_ipc_exporter **ret_exporter,
 		uint64_t *ret_mapped_bytes, int *ret_fd);
 
-/* A piece is open no more. NULL is allowed. Any thread; waits for nothing long. */
+/* A piece was closed; @exporter may be NULL. Any thread; never blocks for long. */
 void gcr_ipc_give_back(struct gcr_ipc_exporter *exporter);
 
 /* In the child of a fork. */
@@ -84,9 +85,10 @@ void gcr_ipc_ask_forget(void);
 /* ---- ipc.c ---- */
 
 /*
- * Around the driver's call that frees memory of its own at @address, which may have been exported.
- * The note of that is taken away before the call, since another thread can be given the address at
- * once; the memory counts as shared until it is known that the call succeeded.
+ * Called around a driver call that frees the driver's own memory at @address, which may have been
+ * exported. begin_end() removes the note of the export before the call, since another thread can
+ * get the same address right after the call. The memory counts as shared until finish_end() knows
+ * that the call succeeded.
  */
 struct gcr_ipc_end {
 	CUdeviceptr start;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The importer's half of legacy IPC: one connection to each exporter of which something is open
- * here. It takes one descriptor, above those that the program uses, however much is opened.
+ * The importer's half of legacy IPC: one connection to each exporter of which memory is open here.
+ * A connection takes one descriptor, with a high number, for any amount of memory.
  *
- * Locks: `lock` guards the list and what is in it, for moments only, the innermost of all. One
- * thread at a time asks.
+ * Locks: `lock` guards the list and its entries; held only briefly, the innermost of all locks.
+ * Only one thread at a time makes requests.
  */
 #include "backend/preload/ipc.h"
 
@@ -22,17 +22,17 @@
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
-/* How soon a thread that waits for an answer notices that this process's gate is to close. */
+/* Interval at which a thread that waits for an answer checks whether its gate is closing. */
 #define SLICE_MSEC 5
-/* For an exporter to read what fills the connection, when pieces are closed. */
+/* How long a close waits for the exporter to read from a full connection. */
 #define ROOM_MSEC  100
 
 struct gcr_ipc_exporter {
 	struct gcr_ipc_exporter *next;
 	uint8_t process[16];
 	struct gcr_descriptor connection;
-	unsigned opened; /* pieces that are open, and one while it is asked */
-	unsigned untold; /* that are closed, and it has not been told */
+	unsigned opened; /* number of open pieces, and one more during a request */
+	unsigned untold; /* number of closed pieces that the exporter has not been sent */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -40,7 +40,7 @@ static struct gcr_ipc_exporter *exporters;
 
 /* ---- the list ---- */
 
-/* It is found, or made, and has one more piece; NULL: no memory. */
+/* Finds or makes the exporter and counts one more piece. NULL: no memory. */
 static struct gcr_ipc_exporter *get(const uint8_t process[16])
 {
 	GCR_LOCK_SCOPE(&lock);
@@ -61,7 +61,7 @@ static struct gcr_ipc_exporter *get(const uint8_t process[16])
 	return exporter;
 }
 
-/* With the lock. The end of the connection tells the exporter all. */
+/* The caller holds the lock. The end of the connection tells the exporter that all is closed. */
 static void remove_locked(struct gcr_ipc_exporter *exporter)
 {
 	struct gcr_ipc_exporter **link = &exporters;
@@ -73,7 +73,7 @@ static void remove_locked(struct gcr_ipc_exporter *exporter)
 	free(exporter);
 }
 
-/* One that was only asked for: nothing of it has been opened. */
+/* Undoes get() after a request that opened nothing. */
 static void put(struct gcr_ipc_exporter *exporter)
 {
 	GCR_LOCK_SCOPE(&lock);
@@ -82,7 +82,7 @@ static void put(struct gcr_ipc_exporter *exporter)
 		remove_locked(exporter);
 }
 
-/* ---- talking to it ---- */
+/* ---- requests ---- */
 
 static int send_request(const struct gcr_ipc_exporter *exporter,
 			const struct gcr_ipc_request *request)
@@ -110,14 +110,14 @@ void gcr_ipc_give_back(struct gcr_ipc_exporter *exporter)
 	exporter->opened--;
 	request.count = ++exporter->untold;
 	room.fd = exporter->connection.fd;
-	/* One that does not read, as it is stopped, is waited for once, and told the next time. */
+	/* Waits once for an exporter that does not read (is stopped); the next close adds it up. */
 	if (send_request(exporter, &request) == 0 ||
 	    (request.count == 1 && poll(&room, 1, ROOM_MSEC) > 0 &&
 	     send_request(exporter, &request) == 0))
 		exporter->untold = 0;
 }
 
-/* A listener that has no room for us just now is asked again later. */
+/* -EAGAIN: the listener's queue is full; the caller retries later. */
 static int connect_to(struct gcr_ipc_exporter *exporter)
 {
 	_cleanup_close_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -140,7 +140,7 @@ static int connect_to(struct gcr_ipc_exporter *exporter)
 	return 0;
 }
 
-/* With nothing open here the connection can be left, and with it the question. */
+/* If no piece is open here, the request can be abandoned together with the connection. */
 static bool may_leave(const struct gcr_ipc_exporter *exporter)
 {
 	GCR_LOCK_SCOPE(&lock);
@@ -164,7 +164,7 @@ static int wait_for_answer(const struct gcr_ipc_exporter *exporter)
 	return 0;
 }
 
-/* The descriptor; the exporter's own errno. */
+/* Returns the descriptor, or -errno: -EAGAIN and -EIDRM are answers of the exporter. */
 static int receive_answer(const struct gcr_ipc_exporter *exporter,
 			  struct gcr_ipc_answer *ret_answer)
 {
@@ -233,7 +233,7 @@ int gcr_ipc_ask(const struct gcr_ipc_token *token, struct gcr_ipc_exporter **ret
 void gcr_ipc_ask_forget(void)
 {
 	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	/* The rest is left to the end of the child: malloc may be somebody else's. */
+	/* The entries are not freed: a thread of the parent may have held a lock of malloc(3). */
 	for (struct gcr_ipc_exporter *exporter = exporters; exporter; exporter = exporter->next)
 		gcr_descriptor_close(&exporter->connection);
 	exporters = NULL;

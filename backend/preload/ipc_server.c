@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The exporter's half of legacy IPC: a thread that gives out descriptors of our allocations, and
- * counts what others have. It exists only in programs that call cuIpcGetMemHandle, sleeps until
- * somebody connects, and answers also while the gate is closed: that nothing is given out then.
+ * The exporter's half of legacy IPC: a thread that gives out descriptors of the library's
+ * allocations and counts the pieces that other processes have open. The thread exists only in
+ * programs that call cuIpcGetMemHandle, and sleeps until a process connects. While the gate is
+ * closed, it answers EAGAIN.
  */
 #include "backend/preload/ipc.h"
 
@@ -23,12 +24,12 @@
 #include "backend/preload/table.h"
 #include "lib/thread_name.h"
 
-/* Processes that have memory of this one open, whatever it is in how many pieces. */
-/* After so long a process without descriptors may have some again. */
+/* FULL_MSEC: pause after accept(2) failed for lack of descriptors or memory. CONNECTIONS_MAX: most
+ * processes that can have memory of this one open, each with any number of pieces. */
 #define FULL_MSEC	100
 #define CONNECTIONS_MAX 1024
 
-/* Taken by gcr_ipc_listen(), which starts the thread; the rest is the thread's. */
+/* Guards `server`; held when the thread is started. The thread owns the rest. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
 	uint8_t process[16];
@@ -38,7 +39,7 @@ static struct {
 
 struct connection {
 	struct gcr_descriptor descriptor;
-	unsigned opened; /* pieces that it has open */
+	unsigned opened; /* number of pieces that the importer has open */
 };
 
 static struct connection connections[CONNECTIONS_MAX];
@@ -48,7 +49,7 @@ unsigned int gcr_ipc_address(const uint8_t process[16], struct sockaddr_un *ret_
 {
 	int length;
 
-	/* Abstract: nothing is left behind, whatever way the process ends. */
+	/* Abstract: no file is left behind, however the process ends. */
 	*ret_address = (struct sockaddr_un){.sun_family = AF_UNIX};
 	length = snprintf(ret_address->sun_path + 1, sizeof(ret_address->sun_path) - 1,
 			  "gpucr-ipc-");
@@ -71,12 +72,13 @@ int gcr_ipc_trusted(int socket)
 
 /* ---- answering ---- */
 
-/* A descriptor of the memory that the token is about; it is the caller's. */
+/* Returns a descriptor of the memory, the caller's; -EIO. */
 static int export_memory(struct gcr_memory *memory)
 {
 	int fd = -1;
 
-	/* After a thaw the handle is an imported one; but there is what it was imported from. */
+	/* After a thaw the handle is imported and cannot be exported: use the import's
+	 * descriptor. */
 	if (memory->imported)
 		fd = gcr_descriptor_valid(&memory->descriptor)
 			     ? fcntl(memory->descriptor.fd, F_DUPFD_CLOEXEC, 0)
@@ -119,7 +121,7 @@ static int send_answer(int socket, const struct gcr_ipc_answer *answer, int fd)
 	return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
-/* The gate is open; should it close this very moment, the thread waits for it as others do. */
+/* The gate was open just now; if it closes before GCR_GATE(), the thread waits. */
 static void open_memory(struct connection *connection, const struct gcr_ipc_token *token,
 			struct gcr_ipc_answer *answer, int *ret_fd)
 {
@@ -137,7 +139,7 @@ static void open_memory(struct connection *connection, const struct gcr_ipc_toke
 	gcr_table_put(memory);
 	if (fd < 0)
 		return;
-	/* From here on it is shared, even if the importer dies of the answer. */
+	/* From here on the memory is shared, even if the importer dies without reading. */
 	connection->opened++;
 	gcr_sharing_add(1);
 	*ret_fd = fd;
@@ -161,7 +163,7 @@ static void close_memory(struct connection *connection, unsigned count)
 	gcr_sharing_add(-(int)count);
 }
 
-/* Anything but a request is the end of it: the other end has closed, or does not belong here. */
+/* Handles one message. Fails if the connection is closed or the message is not a request. */
 static int read_request(struct connection *connection)
 {
 	struct gcr_ipc_request request;
@@ -189,7 +191,7 @@ static void drop(struct connection *connection)
 	*connection = connections[--connections_count];
 }
 
-/* False: the process has no descriptor for it, and the connection goes on waiting. */
+/* Accepts a connection. False: no descriptor or memory for it; the connection keeps waiting. */
 static bool welcome(void)
 {
 	struct connection *connection = &connections[connections_count];
@@ -215,7 +217,7 @@ static bool welcome(void)
 
 /* ---- the thread ---- */
 
-/* Until the program has closed the listener. */
+/* Runs until the program has closed the listener. */
 static void *serve(void *unused)
 {
 	static struct pollfd polled[1 + CONNECTIONS_MAX];
@@ -225,7 +227,7 @@ static void *serve(void *unused)
 	while (gcr_descriptor_valid(&server.listener)) {
 		size_t count = connections_count;
 
-		/* A connection that waits for a descriptor would wake it all the time. */
+		/* While connections wait for a descriptor, polling the listener would not sleep. */
 		polled[0] =
 			(struct pollfd){.fd = is_full ? -1 : server.listener.fd, .events = POLLIN};
 		for (size_t i = 0; i < count; i++)
@@ -233,7 +235,7 @@ static void *serve(void *unused)
 							.events = POLLIN};
 		if (poll(polled, 1 + count, is_full ? FULL_MSEC : -1) < 0 && errno != EINTR)
 			break;
-		/* Backwards, since a dropped one is replaced by the last. */
+		/* Backwards, since the last entry replaces a dropped one. */
 		for (size_t i = count; i-- > 0;)
 			if (polled[1 + i].revents && read_request(&connections[i]) < 0)
 				drop(&connections[i]);
@@ -247,7 +249,7 @@ static void *serve(void *unused)
 	return NULL;
 }
 
-/* With none of the program's signals. */
+/* Starts the thread with all signals blocked. */
 static int start_thread(void)
 {
 	sigset_t all, before;
@@ -321,8 +323,7 @@ void gcr_ipc_server_forget(void)
 {
 	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	gcr_descriptor_close(&server.listener);
-	/* A change that was under way at the fork leaves an entry that is there twice, or not yet.
-	 */
+	/* A fork during a change leaves an entry that is in the list twice, or not yet. */
 	for (size_t i = 0; i < connections_count && i < CONNECTIONS_MAX; i++)
 		gcr_descriptor_close(&connections[i].descriptor);
 	connections_count = 0;

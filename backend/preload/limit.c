@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Stack limits of contexts, small while the program's memory is out. With the default limit of
+ * Stack limits of contexts, reduced while the program's memory is out. With the default limit of
  * 1024 bytes a context has 528 MiB of control state on an H100 (580.159), which the driver
- * checkpoints in 0.33-0.41 s and restores in 0.20-0.24 s; with 0 it is 264 MiB, 0.21 s and 0.17 s.
- * Changing the limit takes 0.3-1.4 ms. Only the agent calls this: there is no lock.
+ * checkpoints in 0.33-0.41 s and restores in 0.20-0.24 s; with limit 0 the figures are 264 MiB,
+ * 0.21 s and 0.17 s. Changing the limit takes 0.3-1.4 ms. Only the agent calls these functions, so
+ * there is no lock.
  */
 #include "backend/preload/limit.h"
 
@@ -21,10 +22,10 @@
 
 struct limit {
 	CUcontext context;
-	size_t bytes; /* of stack that a thread of its kernels may have */
+	size_t bytes; /* stack limit of a thread of its kernels */
 };
 
-/* Those that are not as the program left them. */
+/* The contexts whose limit differs from the one that the program set. */
 static struct {
 	struct limit *list;
 	size_t count;
@@ -58,7 +59,7 @@ static CUcontext *list_contexts(size_t *ret_count)
 	CUcontext *contexts = calloc(room + 1, sizeof(CUcontext));
 
 	if (contexts)
-		/* Nobody makes or destroys one now. */
+		/* No thread makes or destroys a context now. */
 		*ret_count = gcr_contexts_alive(contexts, room);
 	return contexts;
 }
@@ -73,7 +74,10 @@ static bool is_shrunk(CUcontext context)
 
 /* ---- shrink ---- */
 
-/* The context is current; *ret_bytes is what its limit was. false: it is as it was. */
+/*
+ * Shrink the limit of the current context; *ret_bytes is the old limit. false: the limit is
+ * unchanged.
+ */
 static bool shrink_current(const struct driver *driver, size_t *ret_bytes)
 {
 	size_t now;
@@ -115,7 +119,7 @@ void gcr_limits_shrink(void)
 		struct limit *limit = &shrunk.list[shrunk.count];
 
 		limit->context = contexts[i];
-		/* What its green ones make of another limit has not been measured. */
+		/* The effect of another limit on its green contexts has not been measured. */
 		if (gcr_green_is_owner(contexts[i]))
 			continue;
 		if (!is_shrunk(contexts[i]) && shrink_one(&driver, limit))
@@ -125,7 +129,7 @@ void gcr_limits_shrink(void)
 
 /* ---- restore ---- */
 
-/* The GPU of the current context in words, if the driver tells it. */
+/* The name of the current context's GPU for a message, as far as the driver provides it. */
 static void name_gpu(char *ret_name, size_t size)
 {
 	__typeof__(cuCtxGetDevice) *get_device = GCR_REAL(cuCtxGetDevice);
@@ -137,7 +141,7 @@ static void name_gpu(char *ret_name, size_t size)
 		snprintf(ret_name, size, "a GPU of the program");
 }
 
-/* @is_current: the context is. */
+/* Set the message for a failed call. @is_current: the context in question is current. */
 static int say(const char *call, CUresult result, size_t bytes, bool is_current,
 	       struct gcr_error *error)
 {
@@ -156,7 +160,7 @@ static int say(const char *call, CUresult result, size_t bytes, bool is_current,
 	return r;
 }
 
-/* The context is current. */
+/* Restore the limit of the current context. */
 static int restore_current(const struct driver *driver, size_t bytes, struct gcr_error *error)
 {
 	size_t now = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The stacks of the program's kernels, while its memory is out: VRAM of each context, as much as
- * its stack limit says, and most of what the driver checkpoints. For the agent, with the gate
- * closed and the GPU idle: so the program never sees the limit that is not its own.
+ * The stacks of the program's kernels while its memory is out. They are VRAM of each context, of
+ * the size of its stack limit, and most of what the driver checkpoints. For the agent, with the
+ * gate closed and the GPU idle: so the program never sees a limit that it did not set.
  */
 #ifndef GCR_PRELOAD_LIMIT_H
 #define GCR_PRELOAD_LIMIT_H
@@ -11,7 +11,7 @@
 
 #ifdef GCR_HIP
 
-/* What kernels need for their stacks belongs to the queues, which stay on the GPU. */
+/* The memory for kernels' stacks belongs to the queues, which stay on the GPU. */
 static inline void gcr_limits_shrink(void)
 {
 }
@@ -28,14 +28,15 @@ static inline void gcr_limits_forget(void)
 #else
 
 /*
- * Set the stack limit of every context to 0 and remember what it was. A context that will not have
- * that stays as it is, and a primary one while there are green ones of it.
+ * Set the stack limit of every context to 0 and remember the old one. A context that refuses keeps
+ * its limit, and so does a primary context while green contexts of it exist.
  */
 void gcr_limits_shrink(void);
 
 /*
- * Set each back to exactly what it was; contexts that have gone meanwhile are forgotten. -ENOMEM:
- * the GPU has no room for it; -EIO. What is not back yet is still remembered: call again.
+ * Set each limit back to exactly its old value; contexts that were destroyed in between are
+ * forgotten. -ENOMEM: the GPU has no room for the stacks; -EIO. Limits that are not restored yet
+ * stay remembered, so the call can be repeated.
  */
 int gcr_limits_restore(struct gcr_error *error);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Managed memory as the program makes it: the table of it, and the wrappers that fill the table.
- * One lock, never held while the driver is called. managed_move.c takes it out and in.
+ * Managed memory as the program makes it: its table, and the wrappers that fill the table. One
+ * lock, never held while the driver is called. managed_move.c moves the memory out and in.
  */
 #include "backend/preload/managed.h"
 
@@ -29,7 +29,7 @@ static struct {
 	size_t count, room;
 	uint64_t last_id;
 	uint64_t bytes;
-	/* Made when they are asked for. */
+	/* Made on demand. */
 	struct gcr_managed_piece *pieces;
 	size_t piece_count, piece_room;
 	bool pieces_stand;
@@ -68,7 +68,7 @@ static size_t find_index(CUdeviceptr address)
 	return first;
 }
 
-/* The one that @address is in. */
+/* The allocation that contains @address. */
 static struct gcr_managed *find(CUdeviceptr address)
 {
 	size_t index = find_index(address);
@@ -121,7 +121,10 @@ static void destroy(struct gcr_managed *managed)
 }
 GCR_DEFINE_CLEANUP(struct gcr_managed *, destroy);
 
-/* What lay where the driver has just put something else has been freed behind our back. */
+/*
+ * The driver has put memory at these addresses: older entries there were freed without the library
+ * noticing.
+ */
 static void drop_overlapping(CUdeviceptr start, CUdeviceptr end)
 {
 	size_t index = find_index(start);
@@ -215,7 +218,7 @@ static int take_file(struct gcr_managed_piece *piece, int fd, struct gcr_error *
 {
 	int result = 0;
 
-	/* What a daemon that has gone was not able to put into the store. */
+	/* Bytes that a daemon which has died since was not able to put into the store. */
 	if (piece->is_newer && gcr_descriptor_valid(&piece->file))
 		result = gcr_managed_file_copy(piece->file.fd, fd, piece->bytes, error);
 	if (result < 0) {
@@ -297,7 +300,7 @@ CUresult gcr_own_cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuMemAllocManaged);
-#ifndef GCR_HIP /* where it is not taken out, see managed_move.c */
+#ifndef GCR_HIP /* where managed memory is not taken out, see managed_move.c */
 	gcr_mmap_hook_begin();
 #endif
 	gcr_mmap_hook_watch();
@@ -324,7 +327,9 @@ bool gcr_managed_free(unsigned long long address, int *ret_result)
 
 	if (!managed)
 		return false;
-	/* Out of the table first: once it is free another thread may get the address. */
+	/*
+	 * Remove from the table first: once the memory is free, another thread may get the address.
+	 */
 	gcr_mmap_hook_watch();
 	*ret_result = GCR_REAL(cuMemFree_v2)(address);
 	gcr_mmap_hook_unwatch();
@@ -357,7 +362,7 @@ void gcr_managed_stream_gone(void *stream)
 {
 	GCR_LOCK_SCOPE(&lock);
 
-	/* The driver forgets what was attached to it. */
+	/* The driver drops the attachments to the stream. */
 	for (size_t i = 0; i < table.count; i++)
 		if (table.allocations[i]->attached && table.allocations[i]->stream == stream)
 			table.allocations[i]->attached = 0;
@@ -474,6 +479,6 @@ void gcr_managed_forget(void)
 	pthread_mutex_init(&lock, NULL);
 	for (size_t i = 0; i < table.piece_count; i++)
 		gcr_descriptor_close(&table.pieces[i].file);
-	/* The lists may have been in the making: left where they are. */
+	/* The fork may have interrupted a change of the lists, so they are not freed. */
 	memset(&table, 0, sizeof(table));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Managed memory and its files. Copies go through memory of ours: whatever the file's state, that
- * is no SIGBUS.
+ * Managed memory and its files. Copies go through a buffer, not through a mapping of the file, so
+ * no state of the file causes SIGBUS.
  */
 #include "backend/preload/managed_file.h"
 
@@ -23,7 +23,9 @@ static bool is_zero(const char *memory, size_t bytes)
 	return !memory[0] && memcmp(memory, memory + 1, bytes - 1) == 0;
 }
 
-/* Is there nothing of the file in the range? What is past its end is no hole: it may have been cut.
+/*
+ * Is the range a hole of the file? A range past the end is no hole: the file may have been
+ * truncated.
  */
 static bool is_hole(int fd, off_t offset, size_t bytes)
 {

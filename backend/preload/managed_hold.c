@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The moment in which managed memory is taken; see managed_hold.h for what must not be done. */
+/*
+ * The critical section in which the library takes managed memory. managed_hold.h lists the calls
+ * and accesses that are forbidden in this section.
+ */
 #include "backend/preload/managed_hold.h"
 
 #include <errno.h>
@@ -14,10 +17,10 @@
 #include "backend/preload/touch.h"
 #include "lib/cleanup.h"
 
-/* Compared at once. */
+/* Number of bytes compared at a time. */
 #define COMPARED_BYTES (1ull << 20)
 
-/* ---- before ---- */
+/* ---- before the critical section ---- */
 
 size_t gcr_saved_ranges(const struct gcr_place *places, size_t place_count,
 			struct gcr_saved_range *ret_ranges)
@@ -48,7 +51,7 @@ int gcr_saved_prepare(struct gcr_saved_all *saved, struct gcr_error *error)
 	saved->memory = malloc(COMPARED_BYTES);
 	if (!saved->memory || gcr_hold_expect(saved->range_count) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	/* Where memory is not yet in use, the first use of it is a page fault: have it now. */
+	/* The first use of new memory is a page fault: cause it now. */
 	memset(saved->memory, 0, COMPARED_BYTES);
 	for (size_t i = 0; i < saved->range_count; i++) {
 		saved->ranges[i].memory = gcr_hold_make(saved->ranges[i].bytes);
@@ -72,9 +75,9 @@ void gcr_saved_finish(struct gcr_saved_all *saved)
 	*saved = (struct gcr_saved_all){.watch = GCR_WATCH_NONE};
 }
 
-/* ---- in the moment ---- */
+/* ---- in the critical section ---- */
 
-/* Without gcr_error_set(), which formats. */
+/* Used instead of gcr_error_set(), which formats. */
 static int fail(struct gcr_error *error, int number, const char *words)
 {
 	if (!error)
@@ -85,7 +88,7 @@ static int fail(struct gcr_error *error, int number, const char *words)
 	return -number;
 }
 
-/* One stretch of COMPARED_BYTES at most. */
+/* Write @bytes to the file where they differ from it; at most COMPARED_BYTES. */
 static int update(const struct gcr_saved_all *saved, const struct gcr_saved *part, uintptr_t start,
 		  size_t bytes, struct gcr_error *error)
 {
@@ -133,7 +136,10 @@ static int update_part(const struct gcr_saved_all *saved, const struct gcr_saved
 	return r;
 }
 
-/* Whoever was let go early (the helper has been killed) may have written what is lost. */
+/*
+ * Hold all ranges. Checks before and after that the threads are still stopped: a thread that was
+ * released early (the helper was killed) may have written bytes that are lost.
+ */
 static int hold_all(struct gcr_saved_all *saved, bool *ret_held, struct gcr_error *error)
 {
 	if (!gcr_watch_stopped(&saved->watch))

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The moment in which managed memory is taken from a program whose threads use it: what they have
- * written since it was saved follows into the files, and its addresses are held. The threads are
- * stopped for that (by the daemon), anywhere: in malloc(3), in the driver, in the dynamic linker.
- * So gcr_saved_hold() calls none of these, allocates nothing and takes no lock. It reads the
- * memory, writes to files and moves mappings; all that it needs is made before.
+ * The critical section in which managed memory is taken from a program whose threads use it: bytes
+ * that the threads have written since the memory was saved are written into the files, and the
+ * addresses are held. For this the daemon stops the threads, at arbitrary places: in malloc(3), in
+ * the driver, in the dynamic linker. So gcr_saved_hold() calls none of these, allocates nothing and
+ * takes no lock. gcr_saved_hold() only reads the memory, writes to files and moves mappings;
+ * everything it needs is made before.
  */
 #ifndef GCR_PRELOAD_MANAGED_HOLD_H
 #define GCR_PRELOAD_MANAGED_HOLD_H
@@ -20,33 +21,33 @@
 #include "lib/error.h"
 
 /*
- * Memory of both sides moves in blocks: what a GPU touches comes to it with others of the same
- * block (its driver fetches ahead), never with those of another.
+ * Memory moves between CPU and GPU in blocks: a page that a GPU touches is moved together with
+ * other pages of the same block (the GPU's driver prefetches), never with pages of another block.
  */
 #define GCR_BLOCK_BYTES (2ull << 20)
 
-/* The block that @address is in. */
+/* The block that contains @address. */
 static inline uintptr_t gcr_block_of(CUdeviceptr address)
 {
 	return (uintptr_t)(address / GCR_BLOCK_BYTES * GCR_BLOCK_BYTES);
 }
 
-/* Where the last block ends that @place has a part of. */
+/* The end of the last block that contains a part of @place. */
 static inline uintptr_t gcr_blocks_end(const struct gcr_place *place)
 {
 	return gcr_block_of(place->start + place->bytes + GCR_BLOCK_BYTES - 1);
 }
 
-/* Memory in one block, and where it is in a file. */
+/* Memory within one block, and its position in a file. */
 struct gcr_saved {
 	uintptr_t start;
 	size_t bytes;
 	const struct gcr_descriptor *file;
 	off_t offset;
-	size_t place; /* of which allocation */
+	size_t place; /* index of its allocation */
 	/*
-	 * Nobody but a GPU had its block while it was copied, and no GPU has touched it since. So
-	 * only pages that the CPU has mapped now can be others than those in the file.
+	 * Only a GPU had the block while it was copied, and no GPU has touched it since. So only
+	 * pages that the CPU has mapped now can differ from those in the file.
 	 */
 	bool is_certain;
 };
@@ -55,7 +56,7 @@ struct gcr_saved {
 struct gcr_saved_range {
 	uintptr_t start;
 	size_t bytes;
-	void *memory; /* gcr_hold_make()'s, NULL: the range is held */
+	void *memory; /* from gcr_hold_make(); NULL: the range is held */
 };
 
 struct gcr_saved_all {
@@ -63,27 +64,30 @@ struct gcr_saved_all {
 	size_t part_count;
 	struct gcr_saved_range *ranges;
 	size_t range_count;
-	char *memory; /* to compare with */
+	char *memory; /* buffer for the comparison */
 	struct gcr_watch watch;
 };
 
 /*
- * The addresses of @places, in whole blocks: nobody else has any in these. @ret_ranges: room for as
- * many as there are places. Returns how many there are.
+ * Compute the address ranges of @places in whole blocks; no other memory lies in these blocks.
+ * @ret_ranges has room for @count ranges. Returns the number of ranges.
  */
 size_t gcr_saved_ranges(const struct gcr_place *places, size_t count,
 			struct gcr_saved_range *ret_ranges);
 
-/* What gcr_saved_hold() needs for @parts and the addresses of @ranges, which are not made yet. */
+/*
+ * Prepare everything that gcr_saved_hold() needs for @parts and @ranges; also makes the ranges'
+ * `memory`, which must not be set yet.
+ */
 int gcr_saved_prepare(struct gcr_saved_all *saved, struct gcr_error *error);
 
-/* Give all that back; the lists too. */
+/* Free all of that, and the lists. */
 void gcr_saved_finish(struct gcr_saved_all *saved);
 
 /*
- * Compare, write, hold, with all threads but our own and the driver's stopped. -EIO, -ENOSPC and so
- * on: nothing is held, unless *@ret_held says so. -ENOTRECOVERABLE: they were let go before it was
- * done, so that what they wrote last may be lost. Words are in @error.
+ * Compare, write and hold, with all threads stopped except the library's own and the driver's.
+ * -EIO, -ENOSPC and so on, with a message: nothing is held unless *@ret_held is set.
+ * -ENOTRECOVERABLE: the threads were released too early, so their last writes may be lost.
  */
 int gcr_saved_hold(struct gcr_saved_all *saved, bool *ret_held, struct gcr_error *error);
 

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Managed memory out and in: the agent's side, with the gate closed and the GPU idle. The program's
- * threads run all the while, but for the moment in which its addresses are held (managed_hold.h);
- * from then on, who touches it sleeps (hold.h).
+ * threads keep running, except for the short time in which its addresses are held (managed_hold.h);
+ * from then on a thread that touches the memory sleeps (hold.h).
  *
- * Whether memory comes back where it was is tried before any is held (managed_trial.h).
+ * A trial shows whether the memory can come back to its addresses before any is held
+ * (managed_trial.h).
  *
- * What can fail, and what is left then:
- *   trial         it would not come back, or no privilege: nothing has happened
- *   contents out  a copy, a full store: nothing has happened
- *   hold          threads that are not stopped, a full store: nothing has happened; if only some
- *                 addresses are held, their contents are in the files: as free
- *                 threads that are let go in the very moment (who stops them is killed): there is
- *                 no knowing whether a write is lost, and the memory stays out for ever
- *   free          what is held stays so, and can come back from the files
+ * Possible failures, and the state after each:
+ *   trial         the memory would not come back, or a privilege is missing: nothing has changed
+ *   contents out  a copy, a full store: nothing has changed
+ *   hold          threads that are not stopped, a full store: nothing has changed; if only some
+ *                 addresses are held, their contents are in the files: as for free
+ *                 threads that are released during the hold (the helper that stops them is killed):
+ *                 a lost write cannot be excluded, and the memory stays out for ever
+ *   free          the held addresses stay held, and the memory can come back from the files
  *   in            an allocation, its address, a copy: all is freed and held again; the files stay
- *                 threads that are not stopped: nothing has happened
- *                 threads that are let go in the midst of it, and have touched something (who
- *                 stops them is killed): they may have seen memory without its contents, and the
+ *                 threads that are not stopped: nothing has changed
+ *                 threads that are released while the memory comes back, and have touched something
+ *                 (the helper is killed): they may have seen memory without its contents, and the
  *                 gate stays closed for ever
  */
 #include "backend/preload/managed.h"
@@ -45,8 +46,9 @@
 #include "lib/cleanup.h"
 
 /*
- * CUDA's driver has names for its threads, which go on when those of the program are stopped. HIP's
- * (ROCm 6) have the program's, and what HIP is asked for while they are stopped may wait for them.
+ * CUDA's driver has its own names for its threads, which keep running when those of the program are
+ * stopped. HIP's threads (ROCm 6) have the program's name, and a call of HIP may wait for one of
+ * them while it is stopped.
  */
 #ifdef GCR_HIP
 #define CAN_MOVE false
@@ -55,17 +57,17 @@
 #endif
 
 #define BOUNCE_BYTES (8ull << 20)
-/* How often a block is copied anew because the CPU may have touched it meanwhile. */
+/* How often a block is copied again because the CPU may have written to it during the copy. */
 #define TRIES	     4
-/* The step of small memory, as measured; there is none between. */
+/* Small allocations begin at multiples of this (measured). */
 #define STEP_BYTES   512
 
 static struct {
-	bool is_saved;	  /* all of it, and it can be held */
-	bool is_held;	  /* some of it: contents are in files only */
-	bool is_out;	  /* all of it, and the driver has none */
+	bool is_saved;	  /* all of it is saved, and can be held */
+	bool is_held;	  /* some of it: its contents are only in the files */
+	bool is_out;	  /* all of it is freed in the driver */
 	bool is_doubtful; /* a write may be missing in the files */
-	bool tells_touch; /* the kernel knows what the CPU has of such memory */
+	bool tells_touch; /* the kernel reports which pages of such memory the CPU has mapped */
 	struct gcr_saved_all saved;
 	/* All allocations as in the table, in the same order, and their chunks. */
 	struct gcr_place *places;
@@ -87,7 +89,7 @@ static void forget_plan(void)
 	gcr_touch_end();
 }
 
-/* ---- what there is ---- */
+/* ---- plan ---- */
 
 static int plan_one(struct gcr_place *place, const struct gcr_managed *managed,
 		    struct gcr_error *error)
@@ -197,7 +199,7 @@ static int closed_file(CUdeviceptr start, struct gcr_error *error)
 			     start);
 }
 
-/* All allocations in parts of one block each. */
+/* Split all allocations into parts within one block each. */
 static int make_parts(struct gcr_saved_all *saved, struct gcr_error *error)
 {
 	size_t room = 0;
@@ -232,7 +234,10 @@ static int make_parts(struct gcr_saved_all *saved, struct gcr_error *error)
 	return 0;
 }
 
-/* One block: whether the CPU could have written to it meanwhile. */
+/*
+ * Copy the parts of one block to the files. *ret_certain: the CPU cannot have written to the block
+ * during the copy.
+ */
 static int save_once(char *bounce, struct gcr_saved *parts, size_t count, bool *ret_mapped,
 		     bool *ret_certain, struct gcr_error *error)
 {
@@ -261,7 +266,10 @@ static int save_once(char *bounce, struct gcr_saved *parts, size_t count, bool *
 	return r;
 }
 
-/* All contents. What the CPU has a part of is compared in the moment that it is stopped. */
+/*
+ * Save all contents. Blocks of which the CPU has a part are compared later, while the threads are
+ * stopped.
+ */
 static int save_all(char *bounce, struct gcr_saved_all *saved, struct gcr_error *error)
 {
 	size_t count;
@@ -282,7 +290,7 @@ static int save_all(char *bounce, struct gcr_saved_all *saved, struct gcr_error 
 	return r;
 }
 
-/* From the file to memory that is new. */
+/* Read the contents of new memory from its file. */
 static int load_one(char *bounce, const struct gcr_place *place, struct gcr_error *error)
 {
 	const struct gcr_managed_piece *piece = piece_of(place->start);
@@ -300,7 +308,7 @@ static int load_one(char *bounce, const struct gcr_place *place, struct gcr_erro
 	return r;
 }
 
-/* ---- what was said about it ---- */
+/* ---- attachment to streams ---- */
 
 static int attach(const struct gcr_managed *managed, struct gcr_error *error)
 {
@@ -327,8 +335,8 @@ static char *get_bounce(struct gcr_error *error)
 }
 
 /*
- * Blocks with small memory are held as a whole. Should there be memory in one of them that we do
- * not know, the driver would not give the block back, nor map it anew.
+ * Blocks with small memory are held as a whole. If a block contained memory unknown to the library,
+ * the driver would neither give the block back nor map it again.
  */
 static int check_gap(CUdeviceptr start, CUdeviceptr end, struct gcr_error *error)
 {
@@ -398,7 +406,7 @@ static int save(struct gcr_error *error)
 	return save_all(bounce, &move.saved, error);
 }
 
-/* Nothing is held: as it was before it was saved. */
+/* Undo gcr_managed_save(), unless memory is held. */
 static void cancel(void)
 {
 	if (move.is_held)
@@ -407,7 +415,10 @@ static void cancel(void)
 	forget_plan();
 }
 
-/* What is held is no memory of the driver's any more, though it does not know yet. */
+/*
+ * Free the allocations that are held: their pages have been replaced, but the driver does not know
+ * yet. @surely: try twice.
+ */
 static int free_held(bool surely, struct gcr_error *error)
 {
 	int r = 0;
@@ -430,7 +441,10 @@ static int free_held(bool surely, struct gcr_error *error)
 
 /* ---- in ---- */
 
-/* Nobody is to see it without its contents; the driver frees it when it is tried again. */
+/*
+ * Hold the blocks of a place that could not be freed, so that no thread sees it without its
+ * contents; the driver frees it in the next attempt. Not if a loaded place is in one of the blocks.
+ */
 static void hold_made(const struct gcr_place *place)
 {
 	uintptr_t start = gcr_block_of(place->start), end = gcr_blocks_end(place);
@@ -442,7 +456,7 @@ static void hold_made(const struct gcr_place *place)
 	gcr_hold(start, end - start);
 }
 
-/* What has been made now; the first thing that went wrong. */
+/* Free the places that this attempt has made. Returns the first error. */
 static int free_made(const bool *was_there)
 {
 	int first = 0;
@@ -478,7 +492,7 @@ static int load(char *bounce, size_t index, struct gcr_error *error)
 	return r;
 }
 
-/* All that is not there, as it was. */
+/* Make and load all places that are not there, with their old attributes. */
 static int bring_in(char *bounce, struct gcr_error *error)
 {
 	_cleanup_free_ bool *was_there = calloc(move.count, sizeof(*was_there));
@@ -506,13 +520,15 @@ static int bring_in(char *bounce, struct gcr_error *error)
 
 /* ---- pages that threads get while they are being stopped ---- */
 
-/* For a thread of our own: the pieces and their files stay as they are meanwhile. */
+/*
+ * Called by another thread of the library; pieces and files do not change while it may be called.
+ */
 static int read_page(uintptr_t page, void *data)
 {
 	const struct gcr_managed_piece *piece = piece_of(page);
 
 	memset(data, 0, GCR_HOLD_PAGE_BYTES);
-	/* Held with others of its block, and nobody's. */
+	/* Held with the rest of its block, but in no allocation. */
 	if (page < piece->start || page >= piece->start + piece->bytes)
 		return 0;
 	if (!gcr_descriptor_valid(&piece->file))
@@ -538,7 +554,10 @@ static int write_piece(struct gcr_managed_piece *piece, struct gcr_error *error)
 	return r;
 }
 
-/* What they have written to these pages, into the files. Nobody can write to them any more. */
+/*
+ * Write the pages that threads got, and have written to, into the files. The threads are stopped
+ * now.
+ */
 static int write_back(struct gcr_error *error)
 {
 	int r = 0;
@@ -566,8 +585,8 @@ static int not_stopped(struct gcr_error *error)
 }
 
 /*
- * What has been made can be seen before its contents are there. If the threads are let go before
- * that, it is looked whether one of them has had a page fault: without that it has seen nothing.
+ * Bring everything back. Memory can be seen before its contents are there: if the threads are
+ * released before the end, the count of page faults tells whether a thread may have touched it.
  */
 static int in(struct gcr_error *error)
 {
@@ -622,7 +641,7 @@ static int out(struct gcr_error *error)
 	return 0;
 }
 
-/* The thread may be one of the program's, with a context of its own. */
+/* Run @step and restore the current context: the thread may be the program's. */
 static int with_context_kept(int (*step)(struct gcr_error *), struct gcr_error *error)
 {
 	CUcontext context = NULL;
@@ -707,7 +726,10 @@ int gcr_managed_prepare(struct gcr_error *error)
 #ifdef __GLIBC__
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-	/* It goes through all arenas. What it says is of no interest, and mallinfo2() too new. */
+	/*
+	 * mallinfo() takes the locks of all arenas. Its result is not used, and mallinfo2() is too
+	 * new.
+	 */
 	mallinfo();
 #pragma GCC diagnostic pop
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The table behind managed.h: managed memory as the program has allocated it, and the pieces in
- * which it moves. Small allocations share pages, so a piece is what lies on pages of its own.
+ * The table behind managed.h: the program's managed allocations, and the pieces in which managed
+ * memory moves. Small allocations share pages, so a piece is a group of allocations that shares no
+ * page with others.
  */
 #ifndef GCR_PRELOAD_MANAGED_TABLE_H
 #define GCR_PRELOAD_MANAGED_TABLE_H
@@ -16,36 +17,39 @@
 
 struct gcr_managed {
 	CUdeviceptr start;
-	size_t bytes; /* as asked for */
-	uint64_t id;  /* in the order of allocation, never used again */
+	size_t bytes; /* as requested by the program */
+	uint64_t id;  /* in the order of allocation, never reused */
 	CUcontext context;
 	int device;	/* ordinal */
 	unsigned flags; /* of cuMemAllocManaged */
-	/* As cuStreamAttachMemAsync said last; 0: not since it was made. */
+	/* The flag of the last cuStreamAttachMemAsync; 0: none since the allocation was made. */
 	unsigned attached;
 	CUstream stream;
-	bool of_thread; /* the stream is one that only its thread can name */
+	bool of_thread; /* the stream is one that only its own thread can name */
 	struct gcr_policy *policies;
 };
 
-/* Some pages, with all allocations that lie on them: what is one extent and one file. */
+/* A range of pages with all allocations that lie on them: one extent and one file. */
 struct gcr_managed_piece {
 	CUdeviceptr start;
 	size_t bytes;
 	size_t first, count; /* its allocations */
 	struct gcr_descriptor file;
-	/* It has been written to since it came with its contents: another file gets that first. */
+	/*
+	 * `file` holds bytes that the program wrote while the memory was being brought in: they are
+	 * copied into a new file before that one replaces `file`.
+	 */
 	bool is_newer;
 };
 
 /*
- * For the agent, with the gate closed: all allocations, and all pieces, by address. They are the
- * table's and stay as they are until the gate opens. -ENOMEM.
+ * For the agent, with the gate closed: all allocations and all pieces, by address. The table owns
+ * both; they do not change until the gate opens. -ENOMEM.
  */
 int gcr_managed_table(struct gcr_managed *const **ret_allocations, size_t *ret_count,
 		      struct gcr_managed_piece **ret_pieces, size_t *ret_piece_count);
 
-/* In the child of a fork: nothing is on its way. */
+/* In the child of a fork: no move is under way. */
 void gcr_managed_move_forget(void);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What lies where in a trial is as in the program, chunk by chunk; only where the chunks are
- * differs. */
+/*
+ * In a trial memory has the same layout as in the program, chunk by chunk; only the addresses of
+ * the chunks differ.
+ */
 #include "backend/preload/managed_trial.h"
 
 #include <errno.h>
@@ -14,7 +16,7 @@
 #include "backend/preload/touch.h"
 #include "lib/cleanup.h"
 
-/* Memory like the program's, elsewhere. */
+/* Memory like the program's, at other addresses. */
 struct trial {
 	struct gcr_place *places;
 	size_t count;
@@ -22,7 +24,7 @@ struct trial {
 	size_t chunk_count;
 };
 
-/* Address space for a chunk, held. */
+/* Hold address space for a chunk. */
 static int hold_somewhere(size_t bytes, uintptr_t *ret_start, struct gcr_error *error)
 {
 	void *memory = mmap(NULL, bytes + GCR_CHUNK_BYTES, PROT_NONE,
@@ -70,7 +72,7 @@ bool gcr_managed_is_given_back(const struct gcr_place_chunk *chunk)
 	       gcr_hold_covers(chunk->range.start, chunk->range.bytes);
 }
 
-/* By a page that has just been written to. */
+/* Checked with a page that has just been written to. */
 static bool tells_touch(const struct gcr_place *place)
 {
 	*(volatile char *)place->start = 1;
@@ -83,7 +85,7 @@ static int make(const struct trial *trial, struct gcr_error *error)
 			       error);
 }
 
-/* Made, held, freed, made again. */
+/* Make, hold, free, and make again. */
 static int carry_out(const struct trial *trial, bool *ret_tells_touch, struct gcr_error *error)
 {
 	int r = make(trial, error);
@@ -137,6 +139,6 @@ int gcr_managed_try(const struct gcr_place *originals, size_t count,
 	if (r == 0)
 		return 0;
 	gcr_error_prefix(error, "managed memory, in a trial");
-	/* Nothing of the program's has been touched, whatever it was. */
+	/* Whatever the error was, nothing of the program's has been touched. */
 	return r == -ENOMEM ? r : -EOPNOTSUPP;
 }

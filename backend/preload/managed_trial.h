@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Whether managed memory would come back where it was, tried with other memory before any of the
- * program's is touched: its threads could see what is in theirs meanwhile, and if that did not come
- * back, there would be no way back either. That the driver frees memory whose pages have been
- * replaced by a hold is part of it.
+ * Tests with other memory, before any of the program's is touched, whether its managed memory could
+ * be restored at its addresses. The program's threads can see their memory while it is being
+ * restored, so a failed restore could not be rolled back. The trial also tests that the driver
+ * frees memory whose pages a hold has replaced.
  */
 #ifndef GCR_PRELOAD_MANAGED_TRIAL_H
 #define GCR_PRELOAD_MANAGED_TRIAL_H
@@ -15,15 +15,16 @@
 #include "lib/error.h"
 
 /*
- * Between gcr_hold_begin() and gcr_hold_pause(). Places and chunks as for gcr_places_make(); they
- * are not changed. *ret_tells_touch: the kernel knows what the CPU has mapped of such memory.
- * -EOPNOTSUPP or -ENOMEM with words: it would not, and nothing has happened.
+ * Call between gcr_hold_begin() and gcr_hold_pause(). Places and chunks as for gcr_places_make();
+ * they are not changed. *ret_tells_touch: the kernel reports which pages of such memory the CPU has
+ * mapped. -EOPNOTSUPP or -ENOMEM with a message: the memory could not be restored, and nothing has
+ * changed.
  */
 int gcr_managed_try(const struct gcr_place *originals, size_t count,
 		    const struct gcr_place_chunk *original_chunks, size_t chunk_count,
 		    bool *ret_tells_touch, struct gcr_error *error);
 
-/* The driver has given the chunk back, and it is held. */
+/* The driver has given the chunk back, and its range is held. */
 bool gcr_managed_is_given_back(const struct gcr_place_chunk *chunk);
 
 #endif

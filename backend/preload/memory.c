@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Handing device memory over, and taking it back: what the agent asks for, with the gate closed.
- * Nothing changes the table meanwhile, so it is walked without its lock; each piece of memory says
- * by itself what state it is in, so that every step can be undone from wherever it stopped.
+ * Handing device memory over and taking it back: the agent's requests, with the gate closed. The
+ * table does not change then, so it is walked without its lock. Each piece of memory records its
+ * own state, so that every step can be undone from wherever it stopped.
  *
- * What can fail, and what is left then:
+ * Possible failures, and the state after each:
  *   export     the driver refuses, or there are no descriptors: those of this hand-over are closed,
- *              nothing else has happened
- *   unmap      an unmap or a release: all that was unmapped is mapped again, from the handle or,
- *              where that is released, by import from the kept descriptor
- *   take_back  an import, a map or an access: what is mapped stays, the rest can be tried again;
+ *              nothing else has changed
+ *   unmap      an unmap or a release: everything unmapped is mapped again, from the handle or, if
+ *              that is released, by import from the kept descriptor
+ *   take_back  an import, a map or an access: mapped memory stays mapped, the rest can be retried;
  *              the descriptors are kept
  *   receive    the same, or no descriptors: this piece is as before, the earlier ones stay, until
  *              let_go
- *   let_go     an unmap or a release: the rest goes all the same
- * Everywhere a descriptor may be gone that the program has closed: -EIO, with these words.
+ *   let_go     an unmap or a release: the other pieces are released all the same
+ * In every step the program may have closed a descriptor: -EIO, with a message that says so.
  */
 #include "backend/preload/memory.h"
 
@@ -31,7 +31,7 @@
 #include "backend/preload/ipc.h"
 #include "backend/preload/shared_object.h"
 
-/* ---- is it on? ---- */
+/* ---- configuration ---- */
 
 bool gcr_memory_converts(void)
 {
@@ -52,10 +52,10 @@ bool gcr_memory_converts(void)
 static struct {
 	struct gcr_memory **memories;
 	size_t count, room;
-	uint64_t changes; /* of the table, when it was made */
+	uint64_t changes; /* gcr_table_changes() when the order was made */
 } order;
 
-/* Where its first byte is mapped, if all of it is mapped in one piece; else 0. */
+/* The address of the first byte, if all of the memory is mapped in one piece; else 0. */
 static CUdeviceptr address_of(const struct gcr_memory *memory)
 {
 	CUdeviceptr lowest = 0;
@@ -131,7 +131,7 @@ ssize_t gcr_memory_describe(struct gcr_extent *extents, size_t room)
 	return (ssize_t)order.count;
 }
 
-/* The order as it stands; the table does not change. */
+/* Update the order and check the range; the table does not change. */
 static int get_order(size_t first, size_t count, struct gcr_error *error)
 {
 	GCR_TABLE_LOCK();
@@ -143,7 +143,7 @@ static int get_order(size_t first, size_t count, struct gcr_error *error)
 	return 0;
 }
 
-/* ---- words ---- */
+/* ---- messages ---- */
 
 static int lost_descriptor(struct gcr_error *error, const struct gcr_memory *memory)
 {
@@ -168,7 +168,7 @@ static void set_imported(struct gcr_memory *memory)
 
 /* ---- descriptors ---- */
 
-/* What can be exported again needs no descriptor. */
+/* Memory that can be exported again needs no descriptor. */
 static void close_unneeded_descriptors(void)
 {
 	for (size_t i = 0; i < order.count; i++)
@@ -281,7 +281,7 @@ static int release_memory(struct gcr_memory *memory, struct gcr_error *error)
 	return 0;
 }
 
-/* The handle, by import if there is none any more, and every mapping. */
+/* Get a handle, by import if the memory has none any more, and map every mapping. */
 static int map_memory(struct gcr_memory *memory, struct gcr_error *error)
 {
 	CUresult result;
@@ -322,7 +322,7 @@ static int map_all(struct gcr_error *error)
 	return first ? first : gcr_hip_access_give(error);
 }
 
-/* Words for both: why it had to be undone, and why that failed. */
+/* The message has both errors: the reason for the roll back, and its failure. */
 static int not_recoverable(struct gcr_error *error, const struct gcr_error *second)
 {
 	struct gcr_error first;
@@ -341,7 +341,9 @@ int gcr_memory_unmap(struct gcr_error *error)
 	struct gcr_error second = {0};
 	int r = get_order(0, 0, error);
 
-	/* All are unmapped before the first is released: so far it is undone without import. */
+	/*
+	 * All are unmapped before the first is released: until then the roll back needs no import.
+	 */
 	for (size_t i = 0; i < order.count && r == 0; i++)
 		if (!gcr_descriptor_valid(&order.memories[i]->descriptor))
 			r = lost_descriptor(error, order.memories[i]);
@@ -378,7 +380,10 @@ void gcr_memory_commit(void)
 
 /* ---- in ---- */
 
-/* As it was before gcr_memory_receive(); if that fails it is still here, and says so. */
+/*
+ * Restore the state before gcr_memory_receive(); if that fails, the memory is still recorded as
+ * here.
+ */
 static int let_go_of(struct gcr_memory *memory, struct gcr_error *error)
 {
 	int r = unmap_memory(memory, error);

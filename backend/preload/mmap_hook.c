@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The driver's mmap and munmap. A thread is only looked at while it says so
- * (gcr_mmap_hook_watch()), in its own data; the list of chunks is everybody's and has a lock.
+ * The hooks for the driver's mmap and munmap. They only act for a thread between
+ * gcr_mmap_hook_watch() and gcr_mmap_hook_unwatch(), whose state is in thread-local data; the list
+ * of chunks is shared and has a lock.
  */
 #include "backend/preload/mmap_hook.h"
 
@@ -25,19 +26,19 @@ static struct {
 
 static _Thread_local struct {
 	bool watching;
-	bool is_agent; /* only then is anything held */
+	bool is_agent; /* ranges are held only by this thread */
 	bool holding;
-	uintptr_t target; /* where the next chunk has to be */
-	/* The reservation that is being made: it may yet be cut to size. */
+	uintptr_t target; /* required address of the next chunk */
+	/* The reservation that is being made: the driver may still trim it. */
 	uintptr_t start;
 	size_t bytes;
-	bool placed; /* it is not really there: the range was, and is, held */
+	bool placed; /* not mapped by the driver: the range was, and is, held */
 	unsigned made;
 } thread;
 
 /* ---- chunks ---- */
 
-/* Whatever was known of the range before has gone. */
+/* Forget every known chunk that overlaps the range. */
 static void drop_chunks(uintptr_t start, size_t bytes)
 {
 	pthread_mutex_lock(&lock);
@@ -63,7 +64,7 @@ static void add_chunk(uintptr_t start, size_t bytes)
 			chunks.room = room;
 		}
 	}
-	/* Out of memory: what is not known is not moved. */
+	/* Out of memory: memory in an unknown chunk is not moved. */
 	if (chunks.count < chunks.room)
 		chunks.list[chunks.count++] = (struct gcr_chunk){.start = start, .bytes = bytes};
 	pthread_mutex_unlock(&lock);
@@ -122,7 +123,7 @@ static void *driver_mmap(void *address, size_t bytes, int protection, int flags,
 
 	if (!thread.watching)
 		return mmap(address, bytes, protection, flags, fd, offset);
-	/* Only chunks are reserved so large; the driver needs other memory too. */
+	/* Only chunks are such large reservations; the driver needs other memory too. */
 	if (!address && protection == PROT_NONE && bytes >= GCR_CHUNK_BYTES)
 		return reserve(bytes, flags, fd, offset);
 	if (thread.holding && flags & MAP_FIXED && protection == PROT_NONE) {
@@ -140,7 +141,7 @@ static void *driver_mmap(void *address, size_t bytes, int protection, int flags,
 	return memory;
 }
 
-/* Is it a cut of the reservation that is being made? */
+/* If the range is at an end of the reservation that is being made, trim that and return true. */
 static bool cut(uintptr_t start, size_t bytes)
 {
 	uintptr_t end = start + bytes;
@@ -198,7 +199,7 @@ void gcr_mmap_hook_begin(void)
 	pthread_once(&once, stand_between);
 }
 
-/* ---- who watches ---- */
+/* ---- watching ---- */
 
 void gcr_mmap_hook_watch(void)
 {
@@ -224,14 +225,16 @@ void gcr_mmap_hook_place_next(uintptr_t start)
 	thread.target = start;
 }
 
-/* The driver takes a chunk to be reserved by PROT_NONE, where it has put nothing yet. */
+/*
+ * Give back the held ranges. Within a chunk the driver expects unused parts to be mapped PROT_NONE.
+ */
 void gcr_mmap_hook_release(void)
 {
 	struct gcr_hold_range range;
 	struct gcr_chunk chunk;
 
 	while (gcr_hold_first(&range)) {
-		/* A chunk's border is not inside of one step: chunks are multiples of this. */
+		/* No step contains the border of a chunk: chunks are multiples of this. */
 		uintptr_t step_end = (range.start / GCR_CHUNK_BYTES + 1) * GCR_CHUNK_BYTES;
 
 		if (step_end - range.start < range.bytes)

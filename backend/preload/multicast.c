@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Multicast objects and logical endpoints, and what is bound to them. None can be taken apart and
- * made again, so a process that has one is not frozen.
+ * Multicast objects and logical endpoints, and the memory bound to them. Neither can be taken apart
+ * and made again, so a process that has one is not frozen.
  */
 #include "backend/cuda/cuda_api_later.h"
 #include "backend/preload/entry_points.h"
@@ -26,7 +26,7 @@ CUresult gcr_own_cuMulticastCreate(CUmemGenericAllocationHandle *handle,
 	return result;
 }
 
-/* Calls that take a multicast object, or memory, or both: by what the driver calls them. */
+/* Calls that take a multicast object, or memory, or both: they are passed the driver's handles. */
 #define MULTICAST(symbol, parameters, arguments)                                   \
 	GCR_OWN(symbol);                                                           \
 	CUresult gcr_own_##symbol parameters                                       \
@@ -82,7 +82,7 @@ MULTICAST_MEMORY(cuMulticastBindMem_v2,
 		  unsigned long long flags),
 		 (real_object, device, offset, real_memory, memory_offset, bytes, flags))
 
-/* ---- logical endpoints: memory by an identity, in reach of other GPUs and machines ---- */
+/* ---- logical endpoints: memory by an identity, accessible to other GPUs and machines ---- */
 
 GCR_OWN(cuLogicalEndpointCreate);
 CUresult gcr_own_cuLogicalEndpointCreate(CUlogicalEndpointId id, const CUlogicalEndpointProp *prop)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What forbids a freeze, counted by kind. The page shows the words of the first kind that is
- * there; who reads them meanwhile may see two kinds mixed, and reads again.
+ * Obstacles to a freeze, counted by kind. The page shows the message of the first kind that is
+ * present. A reader may see a mix of two messages while the page changes, and has to read again.
  */
 #include "backend/preload/obstacle.h"
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What forbids a freeze, shown in the page: memory shared with others, and things that stay put. */
+/*
+ * Obstacles to a freeze, shown in the page: memory shared with other processes, and objects that
+ * cannot be moved.
+ */
 #ifndef GCR_PRELOAD_OBSTACLE_H
 #define GCR_PRELOAD_OBSTACLE_H
 
@@ -26,17 +29,19 @@ enum gcr_obstacle {
 	GCR_OBSTACLE_COUNT
 };
 
-/* So many more of them are there (or fewer); the page's words follow. Any thread, any time. */
+/*
+ * Change the number of such objects by @count (may be negative) and update the page's message. Any
+ * thread, any time.
+ */
 void gcr_obstacle_add(enum gcr_obstacle obstacle, int count);
 
-/* So many more pieces of memory are shared with other processes now (or fewer). */
+/* Change the number of pieces of memory that are shared with other processes now by @count. */
 void gcr_sharing_add(int count);
 
 /*
- * In a function that is inside the gate and asks the driver for something that shares memory, or is
- * an obstacle if it is made: it counts already while the driver is asked, to the end of the block,
- * by when what has come of it is counted. So who reads the page when no call of the driver can come
- * to an end any more, misses none.
+ * For a function that is inside the gate and makes a driver call that shares memory or creates an
+ * obstacle: counts one from here to the end of the block, by which time the function has counted
+ * the actual result. So a reader of the page misses none once no driver call can complete any more.
  */
 #define GCR_SHARING_PENDING() \
 	_cleanup_(gcr_sharing_end) int sharing_ __attribute__((unused)) = gcr_sharing_begin()

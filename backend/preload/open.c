@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * dlopen(3), for what it would hide from this library. An object opened with RTLD_DEEPBIND finds
- * the C library's dlsym, and the driver's functions if it is linked with it, before ours: it would
- * go around the gate. So the flag is taken away (Julia opens all with it). The object then prefers
- * what the program and its libraries export to its own, as it would on any system without the flag;
- * a program that cannot stand that has GPUCR_PRELOAD_DEEPBIND=1, and the page says that the gate is
- * incomplete. So it does of an object in a name space of its own (dlmopen), where we are not.
+ * The hook for dlopen(3), which could hide calls from this library. An object opened with
+ * RTLD_DEEPBIND finds the C library's dlsym, and the driver's functions if it is linked with the
+ * driver, before the library's: its calls would bypass the gate. So the flag is removed (Julia
+ * opens all objects with it). The object then prefers the symbols of the program and its libraries
+ * to its own, as on any system without the flag. A program that does not work this way can set
+ * GPUCR_PRELOAD_DEEPBIND=1; then the page says that the gate is incomplete. The page says the same
+ * for an object in a name space of its own (dlmopen), where this library is not loaded.
  *
- * Runs inside any program at any time, before main() too: no lock, no memory allocated here. In
- * doubt the call is what it was.
+ * Runs inside any program at any time, before main() too: takes no lock, allocates no memory. In
+ * doubt the call is not changed.
  */
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -27,7 +28,9 @@ static void *fail(void)
 	return NULL;
 }
 
-/* Of the next library that has one: the C library, or one that stands in for it as we do. */
+/*
+ * Find the function in the next library that has it: the C library, or another one that hooks it.
+ */
 static void *find_next(const char *name, _Atomic(void *) *known)
 {
 	gcr_dlsym_function *look_up = gcr_real_dlsym();
@@ -39,7 +42,7 @@ static void *find_next(const char *name, _Atomic(void *) *known)
 	return next ? next : (void *)fail;
 }
 
-/* As what it opens is called in the page. */
+/* Report the opened object in the page as an incomplete gate. */
 static void say_incomplete(const char *what, const char *file)
 {
 	const char *slash = file ? strrchr(file, '/') : NULL;

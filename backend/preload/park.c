@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What CRIU does not bring back as it was: inode numbers of anonymous files, by which descriptors
- * of ours are known, and the time at which the process was started, by which a restore is noticed.
- * Naps are counted, not a clock: CRIU may stop the program for long, and a restored one may find
- * another clock.
+ * Two things change when CRIU restores a process: the inode numbers of anonymous files, which
+ * identify the library's descriptors, and the start time of the process, which reveals a restore.
+ * Time is measured by counting naps, not by a clock: CRIU may stop the program for long, and a
+ * restored one may find another clock.
  */
 #include "backend/preload/park.h"
 
@@ -38,7 +38,7 @@ int gcr_park_begin(struct gcr_error *error)
 	return 0;
 }
 
-/* Of this process, 0 if it cannot be found out. */
+/* Start time of this process, 0 if unknown. */
 static uint64_t start_ticks(void)
 {
 	struct gcr_proc_stat stat;
@@ -58,7 +58,10 @@ void gcr_park_wait(uint32_t limit_ms)
 			break;
 		nanosleep(&nap, NULL);
 	}
-	/* Once more: CRIU may have stopped us as we looked, and a daemon called us back since. */
+	/*
+	 * Check again: CRIU may have stopped the process during the last check, and a daemon may
+	 * have ended the parking since.
+	 */
 	if (start_ticks() != before) {
 		gcr_gate_restored();
 		gcr_wakeup_restored();

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * cuCtxEnablePeerAccess lets the contexts of one device use all memory that was allocated in a
- * context of another, now and later. Mapped memory knows nothing of it: access is granted to each
- * allocation of ours by itself. The program's own mappings are its own business, as without us.
+ * context of another device, now and later. This does not apply to mapped memory, so access is
+ * granted to each allocation of the library separately. The program's own mappings are left to the
+ * program, as without the library.
  *
- * Locks: the one of this file, then the table's. The driver's cuMemSetAccess is called with it
- * held, which waits for nothing of the program's.
+ * Locks: this file's lock, then the table's. The driver's cuMemSetAccess is called with this file's
+ * lock held; that call does not wait for any thread of the program.
  */
 #include <pthread.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 #include "backend/preload/green.h"
 #include "lib/protocol.h"
 
-/* @user may use what was allocated in @owner. */
+/* @user may use memory that was allocated in @owner. */
 struct peer {
 	CUcontext user, owner;
 	int device; /* of the user */
@@ -53,7 +54,7 @@ size_t gcr_peer_devices(CUcontext owner, int device, int *ret_devices)
 	return count;
 }
 
-/* The next allocation of @owner behind @address, and room to note one more right. */
+/* Find the next allocation of @owner behind @address, and make room for one more access right. */
 static bool next_of(CUcontext owner, CUdeviceptr *address, size_t *ret_bytes)
 {
 	struct gcr_mapping *mapping;
@@ -79,7 +80,10 @@ static void note(CUdeviceptr start, const CUmemAccessDesc *access)
 		gcr_table_set_access(mapping, access, 1);
 }
 
-/* The lock is held for writing: no allocation comes or goes. */
+/*
+ * Change the access of @device to all allocations of @owner. The lock is held for writing: no
+ * allocation comes or goes.
+ */
 static CUresult change(CUcontext owner, int device, CUmemAccess_flags flags)
 {
 	CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Placing managed memory. A chunk goes where the agent says (mmap_hook.h). If all is made anew in
- * the order in which the program made it, most often everything comes to lie as it did. If not,
- * each chunk is filled from low addresses to high ones: the driver takes the first gap that is
- * large enough, in whole blocks of 2 MiB for what is large, while small memory shares blocks; so
- * what is not to be used is filled first. Nothing is taken for granted: it is looked at where each
- * came to lie, and what lies wrong is kept for the time being, so that this place is not offered
- * again.
+ * Placing managed memory. A chunk goes to the address that the agent sets (mmap_hook.h). If
+ * everything is made again in the order in which the program made it, most often every allocation
+ * gets its old address. If not, each chunk is filled from low addresses to high ones. The driver
+ * takes the first gap that is large enough, in whole blocks of 2 MiB for large memory, while small
+ * memory shares blocks; so gaps that must stay unused are filled first. No address is taken for
+ * granted: each one is checked, and an allocation at a wrong address is kept for the time being, so
+ * that the driver does not offer that address again.
  */
 #include "backend/preload/place.h"
 
@@ -22,10 +22,12 @@
 #define PIECE_BYTES	512
 #define PIECE_MAX_BYTES (64u << 10)
 #define PROBES		8
-/* Gaps elsewhere that one allocation may fall into, before all of them are filled. */
+/*
+ * Maximum number of gaps elsewhere that one allocation may fall into, before all gaps are filled.
+ */
 #define TRIES		16
 
-/* What was made besides: fillers, and what lies wrong. */
+/* Additional allocations: fillers, and memory at wrong addresses. */
 struct extras {
 	CUdeviceptr *list;
 	size_t count, room;
@@ -34,9 +36,9 @@ struct extras {
 struct placing {
 	struct gcr_place *places;
 	const struct gcr_chunk *range; /* the chunk that is being filled */
-	struct extras fillers;	       /* in that */
+	struct extras fillers;	       /* in that chunk */
 	struct extras plugs;	       /* elsewhere */
-	CUcontext context;	       /* of those */
+	CUcontext context;	       /* of these two */
 	size_t piece_bytes;	       /* the driver's step for small memory */
 	struct gcr_error *error;
 };
@@ -85,7 +87,7 @@ static int unmake(CUcontext context, CUdeviceptr start, struct gcr_error *error)
 	return result ? gcr_driver_failed(error, "cuMemFree", result) : 0;
 }
 
-/* Where there is no way but this one, a second try costs nothing. */
+/* For places where failure has no alternative: try twice. */
 static int unmake_surely(CUcontext context, CUdeviceptr start, struct gcr_error *error)
 {
 	int r = unmake(context, start, error);
@@ -125,8 +127,8 @@ static int free_extras(struct extras *extras, CUcontext context, struct gcr_erro
 }
 
 /*
- * Fill every gap, wherever, that could take @bytes: with pieces that get smaller and smaller, as
- * long as they need no chunk of their own.
+ * Fill every gap, in any chunk, that could take @bytes: with smaller and smaller pieces, each size
+ * until the driver makes a new chunk for it.
  */
 static int plug(struct placing *placing, size_t bytes)
 {
@@ -152,8 +154,8 @@ static int plug(struct placing *placing, size_t bytes)
 }
 
 /*
- * The step in which the driver cuts small memory: how far apart the smallest lie. Those that fell
- * into gaps say nothing.
+ * Measure the step in which the driver cuts small memory: the smallest distance of successive
+ * minimal allocations. Those that fell into gaps are ignored.
  */
 static int measure_pieces(struct placing *placing)
 {
@@ -185,7 +187,7 @@ static bool is_in(const struct gcr_chunk *range, CUdeviceptr address)
 	return address >= range->start && address - range->start < range->bytes;
 }
 
-/* Memory at @start. What falls into gaps of other chunks is left there. */
+/* Allocate memory at @start. Allocations that fall into gaps of other chunks are left there. */
 static int make_at(struct placing *placing, CUdeviceptr start, size_t bytes, unsigned flags,
 		   CUcontext context)
 {
@@ -208,7 +210,7 @@ static int make_at(struct placing *placing, CUdeviceptr start, size_t bytes, uns
 			     start, got);
 }
 
-/* Something in [@start, @end), so that nothing else comes there. */
+/* Allocate a filler in [@start, @end), so that no other memory gets there. */
 static int fill(struct placing *placing, CUdeviceptr start, CUdeviceptr end)
 {
 	int r;
@@ -228,9 +230,9 @@ static int put(struct placing *placing, struct gcr_place *place)
 }
 
 /*
- * The chunk must be there, as large as it was, before there is anything in it: the driver makes it
- * for a filler that leaves the last block free, and it stays when that is freed, for the sake of
- * another in the last block, the only filler that is left.
+ * Make the driver create the chunk at its old size, before any memory is in it: the driver makes
+ * the chunk for a filler that leaves the last block free. A second filler takes the last block and
+ * keeps the chunk when the first one is freed.
  */
 static int make_chunk(struct placing *placing)
 {
@@ -252,7 +254,7 @@ static int make_chunk(struct placing *placing)
 	return 0;
 }
 
-/* The last block is needed. */
+/* Free the filler of the last block, which is needed now. */
 static int free_last_block(struct placing *placing)
 {
 	struct extras *fillers = &placing->fillers;
@@ -267,7 +269,10 @@ static int put_chunk(struct placing *placing, const struct gcr_place_chunk *chun
 {
 	struct gcr_place *places = placing->places + chunk->first;
 	CUdeviceptr end = chunk->range.start + chunk->range.bytes;
-	/* What is below is done: of the chunk, and of the block with small memory. */
+	/*
+	 * Addresses below `done` are finished, and in the block with small memory those below
+	 * `block_done`.
+	 */
 	CUdeviceptr done = chunk->range.start, block = 0, block_done = 0;
 	bool is_there = chunk->stays, has_last_block = false, makes_chunk;
 	int r = 0;
@@ -312,9 +317,11 @@ static int put_chunk(struct placing *placing, const struct gcr_place_chunk *chun
 	return r;
 }
 
-/* ---- going back ---- */
+/* ---- roll back ---- */
 
-/* Free what was made in the chunk since @was_there; if nothing is left, all of it is held again. */
+/*
+ * Free everything made in the chunk since @was_there; if nothing is left, all of it is held again.
+ */
 static int undo_chunk(struct placing *placing, const struct gcr_place_chunk *chunk,
 		      const bool *was_there)
 {
@@ -357,7 +364,7 @@ static int undo_all(struct placing *placing, const struct gcr_place_chunk *chunk
 	return 0;
 }
 
-/* ---- all of them ---- */
+/* ---- all chunks ---- */
 
 static int compare_ages(const void *left, const void *right)
 {
@@ -367,7 +374,7 @@ static int compare_ages(const void *left, const void *right)
 	return (a->id > b->id) - (a->id < b->id);
 }
 
-/* As the program made them. */
+/* Make the places in the order in which the program made them. */
 static int place_by_age(struct placing *placing, size_t count, struct gcr_place_chunk *chunks)
 {
 	_cleanup_free_ struct gcr_place **sorted = calloc(count, sizeof(*sorted));
@@ -404,7 +411,7 @@ static size_t smallest(const struct placing *placing, const struct gcr_place_chu
 	return bytes;
 }
 
-/* Twice: what is in the way the first time is filled for the second. */
+/* Fill one chunk, in two attempts: gaps that took memory in the first are filled for the second. */
 static int place_chunk(struct placing *placing, const struct gcr_place_chunk *chunk,
 		       const bool *was_there)
 {
@@ -422,7 +429,7 @@ static int place_chunk(struct placing *placing, const struct gcr_place_chunk *ch
 		if (r < 0 && undo_chunk(placing, chunk, was_there) < 0)
 			return -ENOTRECOVERABLE;
 	}
-	/* They stay for now, so that the next chunk's memory does not come here. */
+	/* Keep the fillers for now, so that memory of the next chunk does not get here. */
 	while (r == 0 && fillers->count) {
 		r = keep(&placing->plugs, fillers->list[fillers->count - 1], placing->error);
 		if (r == 0)
@@ -463,7 +470,7 @@ int gcr_places_make(struct gcr_place *places, size_t count, struct gcr_place_chu
 		was_there[i] = places[i].is_there;
 	placing.context = places[0].context;
 	r = place_all(&placing, count, chunks, chunk_count, was_there);
-	/* Should one of them not go, it is in nobody's way. */
+	/* A plug that cannot be freed does no harm. */
 	free_extras(&placing.plugs, placing.context, NULL);
 	free(placing.fillers.list);
 	free(placing.plugs.list);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Getting managed memory at given addresses from a driver that does not ask where it should be. */
+/*
+ * Allocating managed memory at given addresses, although the driver does not let the caller choose
+ * the address. A place: one allocation and the address where it must be.
+ */
 #ifndef GCR_PRELOAD_PLACE_H
 #define GCR_PRELOAD_PLACE_H
 
@@ -13,33 +16,36 @@
 
 /* One allocation. */
 struct gcr_place {
-	CUdeviceptr start; /* where it has to be */
+	CUdeviceptr start; /* required address */
 	size_t bytes;
 	uint64_t id; /* in the order in which the program made them */
 	unsigned flags;
 	CUcontext context;
-	size_t chunk; /* its index */
+	size_t chunk; /* index of its chunk */
 	bool is_there;
-	bool is_loaded; /* for who has the list: its contents are there too */
-};
-
-/* A chunk in which allocations were; all of its range is held, or it is there with some of them. */
-struct gcr_place_chunk {
-	struct gcr_chunk range;
-	size_t first, count; /* its allocations */
-	bool stays;	     /* the driver keeps it without them: there is other memory in it */
+	bool is_loaded; /* for the list's owner: the contents are restored too */
 };
 
 /*
- * Make all of @places that are not there. They are ordered by address, all known of a chunk are in
- * the list, and chunks are in the same order. On failure (-EADDRNOTAVAIL: it cannot be had there;
- * -ENOMEM; with words) those that were made are freed again and held; -ENOTRECOVERABLE if that
- * failed. The thread's current context is another one afterwards.
+ * A chunk that contained allocations. Either its whole range is held, or the chunk exists and has
+ * some of them.
+ */
+struct gcr_place_chunk {
+	struct gcr_chunk range;
+	size_t first, count; /* its allocations */
+	bool stays;	     /* the driver keeps the chunk without them: it contains other memory */
+};
+
+/*
+ * Make all of @places that are not there. @places is ordered by address, contains all known
+ * allocations of each chunk, and @chunks has the same order. On failure (-EADDRNOTAVAIL: the memory
+ * cannot be had at its address; -ENOMEM; with a message) the places that were made are freed and
+ * held again; -ENOTRECOVERABLE if that failed. Changes the thread's current context.
  */
 int gcr_places_make(struct gcr_place *places, size_t count, struct gcr_place_chunk *chunks,
 		    size_t chunk_count, struct gcr_error *error);
 
-/* Free all that are there; @held: their addresses are held from then on. -EIO with words. */
+/* Free all places that are there; @held: hold their addresses from then on. -EIO with a message. */
 int gcr_places_free(struct gcr_place *places, size_t count, bool held, struct gcr_error *error);
 
 #endif

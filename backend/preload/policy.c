@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Lists of page ranges with what was said about them. Equal neighbours are one. */
+/*
+ * Lists of page ranges with the advice given for them. Adjacent ranges with equal advice are
+ * joined.
+ */
 #include "backend/preload/policy.h"
 
 #include <errno.h>
@@ -16,7 +19,7 @@ CUmemLocation gcr_policy_location(CUdevice device)
 			       .id = device == CU_DEVICE_CPU ? 0 : device};
 }
 
-/* A new range in front of *@link. */
+/* Insert a new range before *@link. */
 static struct gcr_policy *insert(struct gcr_policy **link, CUdeviceptr start, CUdeviceptr end)
 {
 	struct gcr_policy *policy = calloc(1, sizeof(*policy));
@@ -30,7 +33,7 @@ static struct gcr_policy *insert(struct gcr_policy **link, CUdeviceptr start, CU
 	return policy;
 }
 
-/* Make @at a border of the range that it is in, if it is in one. */
+/* If a range contains @at, split the range there. */
 static int cut(struct gcr_policy **link, CUdeviceptr at)
 {
 	struct gcr_policy *policy, *front;
@@ -51,7 +54,7 @@ static int cut(struct gcr_policy **link, CUdeviceptr at)
 	return 0;
 }
 
-/* Ranges, new ones where there are none, for all of [start, end), whose borders are cut. */
+/* Add ranges, where there are none, to cover all of [start, end); no range crosses its borders. */
 static int cover(struct gcr_policy **link, CUdeviceptr start, CUdeviceptr end)
 {
 	while (*link && (*link)->end <= start)
@@ -106,7 +109,7 @@ static bool same(const struct gcr_policy *a, const struct gcr_policy *b)
 	       a->preferred.id == b->preferred.id;
 }
 
-/* Nothing that says nothing, and equal neighbours joined: a program may advise in a loop. */
+/* Remove ranges without advice, and join equal neighbours: a program may advise in a loop. */
 static void tidy(struct gcr_policy **link)
 {
 	static const struct gcr_policy none;

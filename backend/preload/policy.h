@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a program has said about the pages of managed memory (cuMemAdvise), so that it can be said
- * again of memory that is made anew. No driver, no lock.
+ * The program's advice about pages of managed memory (cuMemAdvise), recorded so that the library
+ * can repeat it for newly allocated memory. The caller locks; only gcr_policy_tell() calls the
+ * driver.
  */
 #ifndef GCR_PRELOAD_POLICY_H
 #define GCR_PRELOAD_POLICY_H
@@ -12,8 +13,10 @@
 #include "backend/cuda/cuda_api.h"
 #include "lib/cleanup.h"
 
-/* What holds for the bytes [start, end). Lists are ordered by address; what is not in one, is as
- * new memory. */
+/*
+ * The advice for the bytes [start, end). Lists are ordered by address; bytes in no list entry have
+ * the defaults of new memory.
+ */
 struct gcr_policy {
 	struct gcr_policy *next;
 	CUdeviceptr start, end;
@@ -23,16 +26,19 @@ struct gcr_policy {
 	uint64_t accessed_by;	 /* a bit for each device */
 };
 
-/* Advice was given for [start, end). -ENOMEM: not noted. */
+/* Record advice for [start, end). -ENOMEM: not recorded. */
 int gcr_policy_advise(struct gcr_policy **policies, CUdeviceptr start, CUdeviceptr end,
 		      CUmem_advise advice, CUmemLocation location);
 
-/* Tell the driver, for new memory. A hint: what it does not take, it does not take. */
+/*
+ * Give the recorded advice to the driver, for new memory. Advice is a hint: errors of the driver
+ * are ignored.
+ */
 void gcr_policy_tell(const struct gcr_policy *policy);
 
 void gcr_policy_free(struct gcr_policy *policies);
 
-/* What the calls with a device number mean by it. */
+/* The location that a device number stands for in calls that take one. */
 CUmemLocation gcr_policy_location(CUdevice device);
 
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Pools in host memory, of managed memory, and those that other processes have too: each forbids a
- * freeze from its making until it has been destroyed and all that was cut from it is free, since
- * the driver keeps a pool for as long. The default ones of such kinds are always there, so they do
- * from the first allocation on. Pools of plain device memory are the driver's business.
+ * Pools in host memory, pools of managed memory, and pools shared with other processes. Each is an
+ * obstacle from its creation until it has been destroyed and all memory allocated from it is free,
+ * since the driver keeps a pool that long. The default pools of such kinds always exist, so they
+ * are obstacles only from their first allocation on. Pools of plain device memory are left to the
+ * driver.
  *
- * `lock` holds the list, and no call of the driver is made under it.
+ * `lock` guards the list; no thread holds it across a call of the driver.
  */
 #include "backend/preload/pool.h"
 
@@ -22,10 +23,10 @@
 
 struct gcr_pool {
 	CUmemoryPool handle;
-	/* NONE: plain memory that could be exported yet. */
+	/* NONE: plain memory of an exportable pool that is not exported yet. */
 	enum gcr_obstacle obstacle;
-	bool is_counted; /* as that obstacle */
-	bool is_gone;	 /* destroyed: the handle may be another one's */
+	bool is_counted; /* counted as that obstacle */
+	bool is_gone;	 /* destroyed: another pool may have the same handle */
 	size_t pieces;
 	struct gcr_pool *next;
 };
@@ -76,7 +77,7 @@ static void drop_if_done(struct gcr_pool *pool)
 	free(pool);
 }
 
-/* Where @pointer is, or would be. */
+/* The index of @pointer, or the one where it would be inserted. */
 static size_t piece_index(CUdeviceptr pointer)
 {
 	size_t low = 0, high = pools.count;
@@ -112,9 +113,9 @@ static bool add_piece(struct gcr_pool *pool, CUdeviceptr pointer)
 	return true;
 }
 
-/* ---- the list, from outside ---- */
+/* ---- the list: pools.lock is taken ---- */
 
-/* One that cannot be noted forbids a freeze for good. */
+/* A pool that cannot be recorded is an obstacle for good. */
 static void add(CUmemoryPool handle, enum gcr_obstacle obstacle, bool counts)
 {
 	GCR_LOCK_SCOPE(&pools.lock);
@@ -143,14 +144,14 @@ static void note_piece(CUmemoryPool handle, CUdeviceptr pointer)
 	if (!pool)
 		return;
 	count(pool);
-	/* What is not noted is never seen to be freed: the pool stays. */
+	/* If the piece cannot be recorded, its free is never seen: the pool stays. */
 	pool->pieces++;
 	add_piece(pool, pointer);
 }
 
 /*
- * A pool that is about to be destroyed: its handle is no longer found. The caller's hold, which
- * counts as a piece, keeps it here while other threads free its last pieces. NULL: none is known.
+ * Begin to destroy a pool: its handle is no longer found. The caller's reference, which counts as a
+ * piece, keeps the structure while other threads free the last pieces. NULL: unknown pool.
  */
 static struct gcr_pool *begin_destroy(CUmemoryPool handle)
 {
@@ -186,7 +187,9 @@ static void set_shared(CUmemoryPool handle)
 		gcr_obstacle_add(GCR_OBSTACLE_POOL, 1);
 }
 
-/* What is cut from it from here on is not seen (cuMemAllocAsync): if it counts, it does for good.
+/*
+ * The pool becomes current. Allocations from it are not seen from here on (cuMemAllocAsync), so the
+ * pool stays in the list, and an obstacle counts for good.
  */
 static void set_current(CUmemoryPool handle)
 {
@@ -294,7 +297,7 @@ CUresult gcr_own_cuMemPoolDestroy(CUmemoryPool handle)
 	return result;
 }
 
-/* Those that are always there: one a location and kind, and the one in its place now. */
+/* The default pools, one for each location and kind, and the pools that are current instead. */
 #define GET(symbol)                                                              \
 	GCR_OWN(symbol);                                                         \
 	CUresult gcr_own_##symbol(CUmemoryPool *pool, CUmemLocation *location,   \

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Memory pools that are no plain device memory: what is cut from one is counted until it is freed.
+/*
+ * Memory pools that are not plain device memory: each allocation from one is counted as an obstacle
+ * until it is freed.
  */
 #ifndef GCR_PRELOAD_POOL_H
 #define GCR_PRELOAD_POOL_H
@@ -12,7 +14,7 @@ struct gcr_pool;
 
 #ifdef GCR_HIP
 
-/* HIP's pools have no location but a GPU; sharing.c sees those that are shared. */
+/* HIP's pools are always located on a GPU; sharing.c handles those that are shared. */
 static inline struct gcr_pool *gcr_pool_take(CUdeviceptr pointer)
 {
 	return NULL;
@@ -25,11 +27,12 @@ static inline void gcr_pool_freed(struct gcr_pool *pool, CUdeviceptr pointer, CU
 #else
 
 /*
- * @pointer is about to be freed: the pool that it was cut from, if that is one of those, else NULL.
- * Not after the free: the driver may have cut it for another thread by then.
+ * @pointer is about to be freed: returns the pool that it was allocated from if pool.c tracks that
+ * pool, else NULL. Call before the free: after it the driver may have given the address to another
+ * thread.
  */
 struct gcr_pool *gcr_pool_take(CUdeviceptr pointer);
-/* It has been, or the driver has refused it. @pool may be NULL. */
+/* The free has been done, or @result says that the driver refused it. @pool may be NULL. */
 void gcr_pool_freed(struct gcr_pool *pool, CUdeviceptr pointer, CUresult result);
 
 /* In the child of a fork. */

@@ -1,21 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the parts of libgpucr-preload.so, and of libgpucr-preload-hip.so, know of each other. All of
- * it is hidden outside, but for the names of dlsym.
+ * Declarations shared by the parts of libgpucr-preload.so and of libgpucr-preload-hip.so. All of
+ * them are hidden outside, except the names of dlsym.
  */
 #ifndef GCR_PRELOAD_H
 #define GCR_PRELOAD_H
 
 #include <features.h>
 
-/* Where dlsym.S knows the way, and the C library has dlvsym(3) to find the real one with. */
+/*
+ * Platforms for which dlsym.S has code, and whose C library has dlvsym(3) to find the real dlsym.
+ */
 #if defined(__GLIBC__) && (defined(__x86_64__) || defined(__aarch64__))
 #define GCR_PRELOAD_DLSYM 1
 #else
 #define GCR_PRELOAD_DLSYM 0
 #endif
 
-/* Wrappers of functions that are not in entry_points.def: where unknown.S knows the registers. */
+/*
+ * Wrappers of functions that are not in entry_points.def: architectures whose registers unknown.S
+ * handles.
+ */
 #if defined(__x86_64__) || defined(__aarch64__)
 #define GCR_PRELOAD_UNKNOWN 1
 #else
@@ -24,7 +29,8 @@
 #define GCR_UNKNOWN_MAX	       128
 #define GCR_UNKNOWN_BYTES      16 /* of code for each */
 #define GCR_UNKNOWN_NAME_BYTES 64
-/* What can hold arguments that are numbers: registers, and words of the stack that are handed on.
+/*
+ * Places that can hold integer arguments: registers, and the words of the stack that are passed on.
  */
 #ifdef __x86_64__
 #define GCR_UNKNOWN_REGISTERS 6
@@ -34,8 +40,9 @@
 #define GCR_UNKNOWN_STACK_WORDS 16
 
 /*
- * The program's dlsym(3) is the one of the first preload library. This is the other way in, from
- * the first to the second: what that does not know goes to the C library's.
+ * The program's dlsym(3) is the one of the first preload library. The first library calls the
+ * second through these names; symbols that the second does not know are looked up by the C
+ * library's dlsym.
  */
 #ifdef GCR_HIP
 #define GCR_PRELOAD_DLSYM_OWN	gcr_preload_dlsym_hip
@@ -52,28 +59,32 @@
 
 #define GCR_PRELOAD_VERSION 3
 
-/* Have gcr_preload_forget() called in the children of fork(2), from now on. */
+/* From now on call gcr_preload_forget() in the children of fork(2). */
 void gcr_preload_expect_fork(void);
 
 /*
  * Is this a child that has a copy of its parent's memory, and has not called gcr_preload_forget()
- * yet? One of vfork(2) is not: what it forgets the parent would not know any more either.
+ * yet? Not a child of vfork(2): it shares its parent's memory, and forgetting there would affect
+ * the parent.
  */
 bool gcr_preload_is_copy(void);
 
-/* In a child: nothing of the parent's is ours. */
+/* In a child: drop all state that belongs to the parent. */
 void gcr_preload_forget(void);
 
 /*
- * Where dlsym(@handle, @name), called at @caller, has to go: a function that takes the same two
- * arguments. Called by the assembly in dlsym.S, which then jumps there.
+ * Returns the function, with the same two arguments, that must handle dlsym(@handle, @name), called
+ * at @caller. Called by the assembly in dlsym.S, which then jumps there.
  */
 void *gcr_preload_dlsym_target(void *handle, const char *name, const void *caller);
 
-/* The same for a call that the other preload library has handed on. */
+/* The same for a call that the other preload library has passed on. */
 void *gcr_preload_last_target(void *handle, const char *name, const void *caller);
 
-/* Where dlopen(@file, @mode) has to go, and with which mode; in two registers. */
+/*
+ * The function that must handle dlopen(@file, @mode), and the mode to use; returned in two
+ * registers.
+ */
 struct gcr_preload_open {
 	void *function;
 	uint64_t mode;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuInit, with which all begins, and cuGetProcAddress, by which the CUDA runtime gets hold of the
+ * cuInit, the first call of every program, and cuGetProcAddress, by which the CUDA runtime gets the
  * driver's functions. In doubt the program gets the driver's own function.
  */
 #include <dlfcn.h>
@@ -36,7 +36,7 @@ static bool is_per_thread(const char *symbol)
 	return suffix && (strcmp(suffix, "_ptsz") == 0 || strcmp(suffix, "_ptds") == 0);
 }
 
-/* The entry point that cudaTypedefs.h means by a name, a version and flags. */
+/* The entry point that cudaTypedefs.h defines for a name, a version and flags. */
 static enum gcr_entry find_version(const char *name, int version, bool per_thread)
 {
 	enum gcr_entry best = GCR_ENTRIES;
@@ -49,8 +49,10 @@ static enum gcr_entry find_version(const char *name, int version, bool per_threa
 		if (strcmp(point->name, name) != 0 || point->version > version ||
 		    (own && !per_thread))
 			continue;
-		/* A per-thread variant came with, or after, its function, and wins over it; a later
-		 * plain one has a per-thread one of its own. */
+		/*
+		 * A per-thread variant was introduced with its function or later, and takes
+		 * precedence over it; a later plain variant has a per-thread variant of its own.
+		 */
 		if (best == GCR_ENTRIES || point->version > gcr_entry_points[best].version ||
 		    (own && !best_per_thread)) {
 			best = (enum gcr_entry)i;
@@ -60,7 +62,7 @@ static enum gcr_entry find_version(const char *name, int version, bool per_threa
 	return best;
 }
 
-/* Does the driver export @function, by whatever name? */
+/* Does the driver export @function, under any name? */
 static bool is_exported(void *function)
 {
 	Dl_info info;
@@ -68,7 +70,7 @@ static bool is_exported(void *function)
 	return dladdr(function, &info) && info.dli_sname && info.dli_saddr == function;
 }
 
-/* Was it the same one in the version that entry_points.def knows? */
+/* Is it the same function as in the version that entry_points.def describes? */
 static bool is_as_before(const char *name, const void *function, cuuint64_t flags)
 {
 	__typeof__(cuGetProcAddress_v2) *get_v2 = GCR_REAL(cuGetProcAddress_v2);
@@ -83,7 +85,7 @@ static bool is_as_before(const char *name, const void *function, cuuint64_t flag
 	return before == function;
 }
 
-/* One that the driver hands out though it does not export it. */
+/* Identify a function that the driver returns but does not export. */
 static enum gcr_entry find_unexported(const char *name, void *function, int version,
 				      cuuint64_t flags)
 {
@@ -94,7 +96,7 @@ static enum gcr_entry find_unexported(const char *name, void *function, int vers
 	    (version > GCR_ENTRY_POINTS_VERSION && !is_as_before(name, function, flags)))
 		return GCR_ENTRIES;
 	entry = find_version(name, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
-	/* It may be to be had in this way only. */
+	/* This may be the only way to get the function. */
 	if (entry != GCR_ENTRIES)
 		atomic_compare_exchange_strong(&gcr_reals[entry], &none, function);
 	return entry;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Where the driver's own functions are. Runs inside any program at any time, before main() too: no
- * constructor, no lock. Every thread that needs it looks for itself, and all find the same.
+ * Finds the driver's own functions. Runs inside any program at any time, before main() too: no
+ * constructor, no lock. Every thread that needs a function looks it up; all threads find the same.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,7 +18,7 @@
 #define PREFIX "hip"
 #define INIT   GCR_ENTRY_hipInit
 
-/* The newest first, as a program is linked with one. */
+/* The newest first; a program is linked with one. */
 static const char *const libraries[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
 					"libamdhip64.so"};
 #else
@@ -64,7 +64,7 @@ static bool is_ours(const void *function)
 	       info.dli_fbase == own.dli_fbase;
 }
 
-/* A handle of the driver's library, to be closed; NULL if it is not loaded. */
+/* A handle of the driver's library, which the caller closes; NULL if it is not loaded. */
 static void *open_driver(void *function, int flags)
 {
 	void *library = NULL;
@@ -72,7 +72,7 @@ static void *open_driver(void *function, int flags)
 
 	for (size_t i = 0; !library && i < GCR_ARRAY_SIZE(libraries); i++)
 		library = dlopen(libraries[i], RTLD_LAZY | RTLD_NOLOAD | flags);
-	/* One that does not call itself so: by one of its functions. */
+	/* A driver with another library name: find it by one of its functions. */
 	if (!library && !function)
 		function = gcr_real_dlsym()(RTLD_NEXT, gcr_entry_points[INIT].symbol);
 	if (!library && function && !is_ours(function) && dladdr(function, &info))
@@ -80,7 +80,9 @@ static void *open_driver(void *function, int flags)
 	return library;
 }
 
-/* What dlerror() says afterwards is not ours. */
+/*
+ * Fill in gcr_reals[]. Clears dlerror(), so that the program does not see an error of this lookup.
+ */
 static void find(void *function, int flags)
 {
 	gcr_dlsym_function *look_up = gcr_real_dlsym();
@@ -149,8 +151,10 @@ void *gcr_entry_wrap(enum gcr_entry entry, void *function)
 	gcr_reals_find(function);
 	if (function == atomic_load_explicit(&gcr_reals[entry], memory_order_relaxed))
 		return point->wrapper;
-	/* A program may have closed the library and opened it again, elsewhere. A second driver in
-	 * one program (a stub, say) is left alone. */
+	/*
+	 * The program may have closed the library and opened it again at another address. A second
+	 * driver in the same program (a stub, for instance) is left alone.
+	 */
 	if (atomic_load_explicit(&pinned, memory_order_relaxed))
 		return function;
 	library = open_driver(NULL, 0);
@@ -181,7 +185,7 @@ enum gcr_entry gcr_entry_find(const char *symbol)
 	return GCR_ENTRIES;
 }
 
-/* cuMemAlloc is; cudaMalloc and cublasCreate are not. */
+/* True for cuMemAlloc; false for cudaMalloc and cublasCreate. */
 bool gcr_entry_is_drivers_name(const char *name)
 {
 	const size_t length = strlen(PREFIX);
@@ -228,7 +232,7 @@ void *gcr_call_real(enum gcr_call call)
 	if (real)
 		return real;
 	real = gcr_hip_find(call_names[call], look_up, NULL);
-	/* Before that the library may be closed, and opened again elsewhere. */
+	/* Before that the library may be closed, and opened again at another address. */
 	if (atomic_load_explicit(&pinned, memory_order_relaxed))
 		atomic_store_explicit(&known[call], real, memory_order_relaxed);
 	return real;

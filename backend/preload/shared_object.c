@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The list of what is shared: a handful, if anything. Others may have theirs for longer than the
- * program has its own; but then the driver has nothing shared in this process any more.
+ * The list of shared objects: a handful, if any. Other processes may keep theirs after the program
+ * has given up its own; but then the driver has no shared object in this process any more.
  */
 #include "backend/preload/shared_object.h"
 
@@ -37,7 +37,7 @@ static struct object *find(enum gcr_shared_kind kind, uint64_t value)
 	return NULL;
 }
 
-/* False: it was there, and is counted already. */
+/* False: the object was in the list, and is counted already. */
 static bool add(const struct object *object)
 {
 	GCR_LOCK_SCOPE(&lock);
@@ -48,7 +48,7 @@ static bool add(const struct object *object)
 		size_t more = room ? 2 * room : 16;
 		struct object *longer = realloc(objects, more * sizeof(*longer));
 
-		/* Then nobody finds it, and it is counted for good. */
+		/* Then no later call finds the object, and it is counted for good. */
 		if (!longer)
 			return true;
 		objects = longer;
@@ -67,7 +67,7 @@ void gcr_shared_note(enum gcr_shared_kind kind, uint64_t value, CUcontext contex
 		gcr_obstacle_add(obstacles[kind], 1);
 }
 
-/* With the lock. */
+/* The lock is held. */
 static void take_out(struct object *object)
 {
 	*object = objects[count - 1];
@@ -116,7 +116,9 @@ void gcr_shared_context_gone(CUcontext context)
 void gcr_shared_forget(void)
 {
 	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	/* The list is left to the end of the child: malloc may be somebody else's. */
+	/*
+	 * Not freed until the child ends: another thread may have held malloc's lock at the fork.
+	 */
 	objects = NULL;
 	count = room = 0;
 }

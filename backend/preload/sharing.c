@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Calls that make something which a freeze would break, and those that end it. They do what the
- * driver does, and the page says what is there. Some has no end that is seen here: whether anybody
- * still has a descriptor, or what a device has registered of a dma-buf, only the driver knows; it
+ * Calls that make an object which a freeze would break, and calls that destroy one. They call the
+ * driver and update the page. For some objects no end is seen here: only the driver knows whether a
+ * process still has a descriptor, or whether a device has registered a dma-buf. Such an object
  * counts until the program has given up the memory.
  *
- * Types that are not in cuda_api.h are pointers or numbers as far as this goes: cuda.h, cudaGL.h,
- * cudaEGL.h and cudaVDPAU.h have them.
+ * Types that are not in cuda_api.h are treated as pointers or numbers: cuda.h, cudaGL.h, cudaEGL.h
+ * and cudaVDPAU.h define them.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 #include "backend/preload/table.h"
 #include "lib/cleanup.h"
 
-/* When the call has succeeded, @after is done. @obstacle counts meanwhile. */
+/* Wrapper that runs @after if the call has succeeded. @obstacle counts during the call. */
 #define SHARE(symbol, parameters, arguments, obstacle, after)   \
 	GCR_OWN(symbol);                                        \
 	CUresult gcr_own_##symbol parameters                    \
@@ -38,7 +38,7 @@
 		return result;                                  \
 	}
 
-/* It ends what was shared as @kind by the number @value. */
+/* Wrapper of a call that ends the sharing of @value, an object of @kind. */
 #define END(symbol, type, value, kind)                              \
 	GCR_OWN(symbol);                                            \
 	CUresult gcr_own_##symbol(type value)                       \
@@ -56,7 +56,7 @@
 		return result;                                      \
 	}
 
-/* When the call has succeeded, there is one more of them, or one less. */
+/* Wrapper that changes the number of @obstacle by @count if the call has succeeded. */
 #define NOTE_AS(symbol, like, parameters, arguments, before, obstacle, count)                   \
 	GCR_OWN_AS(symbol, like);                                                               \
 	CUresult gcr_own_##symbol parameters                                                    \
@@ -96,8 +96,8 @@ static CUcontext current_context(void)
 /* ---- dma-bufs ---- */
 
 /*
- * What the range consists of: memory of the table counts until it is gone, the driver's own until
- * it is freed. The driver makes no dma-buf of more than one piece of its own.
+ * Count the memory of the range: memory of the table until it is freed, the driver's own also. The
+ * driver makes no dma-buf of more than one piece of its own memory.
  */
 static void note_range(CUdeviceptr start, size_t bytes)
 {
@@ -124,9 +124,9 @@ SHARE(cuMemGetHandleForAddressRange,
        unsigned long long flags),
       (handle, pointer, bytes, type, flags), GCR_OBSTACLE_DMA_BUF, note_range(pointer, bytes))
 
-#ifdef GCR_HIP /* pool.c knows those of CUDA */
+#ifdef GCR_HIP /* pool.c handles those of CUDA */
 
-/* ---- pools: their memory can be there for longer than they are ---- */
+/* ---- pools: their memory can outlive them ---- */
 
 SHARE(cuMemPoolExportToShareableHandle,
       (void *handle, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags),
@@ -169,14 +169,17 @@ NOTE_AS(cuMemMapArrayAsync, cuMemMapArrayAsync,
 	gcr_gate_submitted(), GCR_OBSTACLE_SPARSE_ARRAY, 1)
 #else
 
-/* CUarrayMapInfo of cuda.h, as far as it matters: the memory is named by its handle. */
+/* CUarrayMapInfo of cuda.h, as far as needed here: its handle names the memory. */
 struct CUarrayMapInfo {
 	uint64_t what[8];
 	uint64_t handle;
 	uint64_t where[3];
 };
 
-/* The list with the driver's handles; to be freed. NULL: none, or no memory for it. */
+/*
+ * A copy of the list with the driver's handles; the caller frees it. NULL: empty list, or out of
+ * memory.
+ */
 static struct CUarrayMapInfo *with_real_handles(const struct CUarrayMapInfo *list,
 						unsigned int count)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The table of device memory: mappings sorted by address, handles by number, and all memory. A
- * program has thousands of each at most, so arrays do. Calls the driver only to release what
- * nobody has any more, without the lock.
+ * program has at most thousands of each, so arrays suffice. Calls the driver only to release memory
+ * without users, without the lock.
  */
 #include "backend/preload/table.h"
 
@@ -15,15 +15,16 @@
 #include "lib/protocol.h"
 
 /*
- * Numbers of ours begin at GCR_TABLE_NO_HANDLE: no address is like that. A handle of the driver's
- * is an address of the program's, and nothing else in an argument looks like one of those. Were it
- * a small number, it could not be told from a size or a flag: then the program gets one of ours.
+ * The library's own numbers begin at GCR_TABLE_NO_HANDLE; no address is like that. A handle of the
+ * driver's is an address in the program, and no other argument looks like such an address. A
+ * driver's handle that is a small number could not be distinguished from a size or a flag: then the
+ * program gets a number of the library's.
  */
 #define HANDLE_LEAST (1ull << 32)
 
 struct handle {
 	CUmemGenericAllocationHandle value;
-	CUmemGenericAllocationHandle real; /* APART: what the driver calls it */
+	CUmemGenericAllocationHandle real; /* APART: the driver's handle */
 	struct gcr_memory *memory;
 	unsigned count;
 };
@@ -45,7 +46,7 @@ static struct {
 	uint32_t extents, imported;
 } table;
 
-/* ---- the lock, which is nobody's in the child of a fork ---- */
+/* ---- the lock, which is initialised again in the child of a fork ---- */
 
 void gcr_table_lock(void)
 {
@@ -83,7 +84,7 @@ static int make_room(void **array, size_t *room, size_t count, size_t size)
 	return 0;
 }
 
-/* ---- what the page shows ---- */
+/* ---- figures in the page ---- */
 
 static void publish(void)
 {
@@ -98,11 +99,11 @@ static void publish(void)
 		__atomic_or_fetch(&page->flags, GCR_PAGE_IMPORTED, __ATOMIC_SEQ_CST);
 	else
 		__atomic_and_fetch(&page->flags, ~(uint32_t)GCR_PAGE_IMPORTED, __ATOMIC_SEQ_CST);
-	/* Managed memory counts here too. */
+	/* Managed memory also changes this counter. */
 	__atomic_add_fetch(&page->table_changes, 1, __ATOMIC_SEQ_CST);
 }
 
-/* No extent has changed: files that are ready for them stay so. */
+/* No extent has changed: files that are ready for them remain valid. */
 static void publish_apart(void)
 {
 	struct gcr_page *page = gcr_gate_page();
@@ -111,7 +112,7 @@ static void publish_apart(void)
 		page->apart_bytes = table.apart_bytes;
 }
 
-/* An extent has come, gone or moved. */
+/* An extent has been added, removed or moved. */
 static void changed(void)
 {
 	table.changes++;
@@ -213,7 +214,7 @@ void gcr_table_release_dead(struct gcr_memory *dead)
 		dead = memory->next_dead;
 		if (memory->real && memory->origin != GCR_MEMORY_APART)
 			GCR_REAL(cuMemRelease)(memory->real);
-		/* A descriptor keeps the VRAM in use as well as a handle does. */
+		/* A descriptor keeps the VRAM in use just as a handle does. */
 		gcr_descriptor_close(&memory->descriptor);
 		gcr_ipc_give_back(memory->exporter);
 		free(memory);
@@ -238,7 +239,7 @@ struct gcr_memory *const *gcr_table_all(size_t *ret_count)
 
 /* ---- handles ---- */
 
-/* Where @value is, or would be. */
+/* The index of @value, or the one where it would be inserted. */
 static size_t handle_index(CUmemGenericAllocationHandle value)
 {
 	size_t low = 0, high = table.handle_count;
@@ -266,7 +267,10 @@ static CUmemGenericAllocationHandle real_of(const struct handle *handle)
 	return handle->memory->origin == GCR_MEMORY_APART ? handle->real : handle->memory->real;
 }
 
-/* The one that the program has already. Where the driver makes a new one each time, so do we. */
+/*
+ * The handle for @memory that the program already has. For APART one per driver's handle: if the
+ * driver makes a new handle each time, so does the table.
+ */
 static struct handle *find_given(const struct gcr_memory *memory, CUmemGenericAllocationHandle real)
 {
 	bool is_apart = memory->origin == GCR_MEMORY_APART;
@@ -399,7 +403,7 @@ void gcr_table_free_mapping(struct gcr_mapping *mapping)
 	free(mapping);
 }
 
-/* The first that ends above @address. */
+/* The index of the first mapping that ends above @address. */
 static size_t mapping_index(CUdeviceptr address)
 {
 	size_t low = 0, high = table.mapping_count;
@@ -457,7 +461,7 @@ int gcr_table_add_mapping(struct gcr_mapping *mapping, struct gcr_memory **dead)
 	if (make_room((void **)&table.mappings, &table.mapping_room, table.mapping_count,
 		      sizeof(table.mappings[0])) < 0)
 		return -ENOMEM;
-	/* The driver maps nothing twice: what stands there has gone behind our back. */
+	/* The driver never maps an address twice: an older mapping here was removed unnoticed. */
 	while ((stale = gcr_table_next_mapping(mapping->start)) &&
 	       stale->start < mapping->start + mapping->bytes)
 		gcr_table_drop_mapping(stale, dead);
@@ -538,6 +542,6 @@ void gcr_table_forget(void)
 	reset_lock();
 	for (size_t i = 0; i < table.memory_count; i++)
 		gcr_descriptor_close(&table.memories[i]->descriptor);
-	/* The rest is left to the end of the child: malloc may be somebody else's. */
+	/* The rest is not freed: another thread may have held malloc's lock at the fork. */
 	memset(&table, 0, sizeof(table));
 }

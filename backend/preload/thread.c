@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The page that the daemon looks at, and the slots of the program's threads in it. A thread gets
- * its slot at its first call of the driver and gives it back as it ends. No lock: threads come
- * and go at any time, also inside destructors of their own data.
+ * The page that the daemon reads, and the slots of the program's threads in it. A thread gets its
+ * slot at its first call of the driver and gives it back as it ends. No lock: threads come and go
+ * at any time, also inside destructors of their own data.
  */
 #include "backend/preload/thread.h"
 
@@ -34,7 +34,7 @@
 #define PAGE_VENDOR 0
 #endif
 
-#define SLOT_RETRY_CALLS 256 /* calls of a thread without a slot before it looks for one again */
+#define SLOT_RETRY_CALLS 256 /* calls of a thread without a slot between two searches for one */
 
 _Thread_local struct gcr_thread gcr_thread;
 uint32_t gcr_gate_closed;
@@ -51,13 +51,13 @@ static struct {
 	struct gcr_page *memory;
 	struct gcr_descriptor descriptor;
 	pid_t pid;
-	int fence; /* what membarrier(2) is asked for, 0: no slots */
+	int fence; /* command for membarrier(2), 0: no slots */
 } page = {.descriptor = {.fd = -1}};
 
 static _Atomic(uint32_t) counted; /* threads inside without a slot */
 static _Atomic(uint32_t) held;	  /* threads at the closed gate that may be the driver's */
 
-/* What goes around the gate, said when there was no page yet. */
+/* The first report of a bypass of the gate, if there was no page yet. */
 enum early_state {
 	EARLY_NONE,
 	EARLY_WRITING,
@@ -91,7 +91,7 @@ static int choose_fence(void)
 	return 0;
 }
 
-/* In a child that the handler of a signal has forked meanwhile nothing is counted. */
+/* In a child that a signal handler has forked since start_wanting() nothing is counted. */
 static void stop_wanting(void)
 {
 	if (!gcr_thread.wanting)
@@ -111,7 +111,7 @@ static void give_slot_back(void *slot)
 	gcr_thread_leave_counted();
 	if (gcr_thread.slot != own)
 		return;
-	/* The handler of a signal would find the slot by the thread's id, and lose it again. */
+	/* A signal handler would find the slot by the thread's id, and lose it again. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	gcr_thread.slot = NULL;
@@ -135,7 +135,7 @@ static bool make_page(void)
 	_cleanup_close_ int fd = make_memfd();
 	struct gcr_page *memory;
 
-	/* Without a descriptor nobody but us sees it; the gate needs it all the same. */
+	/* Without a descriptor the daemon cannot see the page; the gate needs it all the same. */
 	memory = mmap(NULL, sizeof(*memory), PROT_READ | PROT_WRITE,
 		      fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd, 0);
 	if (memory == MAP_FAILED)
@@ -154,7 +154,7 @@ static bool make_page(void)
 	memory->flags = PAGE_VENDOR;
 	if (gcr_memory_converts())
 		memory->flags |= GCR_PAGE_VMM | GCR_PAGE_WANTING;
-	/* The first is for the calls of threads that have none. */
+	/* The first slot is for the calls of threads without a slot. */
 	memory->slots_count = 1;
 	page.fence = choose_fence();
 	page.memory = memory;
@@ -205,7 +205,7 @@ void gcr_gate_incomplete(const char *name)
 	if (!memory && atomic_compare_exchange_strong(&early.state, &none, EARLY_WRITING)) {
 		memcpy(early.name, name, strnlen(name, sizeof(early.name) - 1));
 		atomic_store(&early.state, EARLY_WRITTEN);
-		/* Whoever is making it sees the name, or has made it by now. */
+		/* A thread that is making the page sees the name, or has made the page by now. */
 		memory = gcr_gate_page();
 	}
 	if (memory)
@@ -250,7 +250,10 @@ static bool take_slot(struct gcr_page_slot *slot, uint32_t from, uint32_t tid)
 	return true;
 }
 
-/* One that was given back, one of a thread with our id (so it is dead), a new one, a dead one's. */
+/*
+ * Find, in this order: a slot with this thread's id (its owner is dead), a free one, a new one, and
+ * one of another dead thread.
+ */
 static struct gcr_page_slot *find_slot(struct gcr_page *memory, uint32_t tid)
 {
 	uint32_t count = __atomic_load_n(&memory->slots_count, __ATOMIC_ACQUIRE);
@@ -290,14 +293,14 @@ static void get_slot(void)
 	slot = find_slot(memory, (uint32_t)gettid());
 	if (!slot)
 		return;
-	/* Where this fails the slot is found by the next who looks for one of a dead thread. */
+	/* If this fails, another thread takes the slot once its owner is dead. */
 	pthread_setspecific(slot_key, slot);
 	tries = 0;
 	gcr_thread.answered = __atomic_load_n(&slot->submissions, __ATOMIC_RELAXED);
 	gcr_thread.slot = slot;
 }
 
-/* ---- the slow ways ---- */
+/* ---- the slow paths ---- */
 
 static void enter_counted(enum gcr_entry entry)
 {
@@ -305,7 +308,7 @@ static void enter_counted(enum gcr_entry entry)
 
 	if (atomic_load(&has_slot_key) && !pthread_getspecific(slot_key))
 		pthread_setspecific(slot_key, &counted);
-	/* In this order: what the handler of a signal calls in between is no nested call. */
+	/* In this order, so that a call from a signal handler in between is not a nested call. */
 	atomic_fetch_add(&counted, 1);
 	atomic_signal_fence(memory_order_seq_cst);
 	gcr_thread.counted = 1;
@@ -338,22 +341,25 @@ static bool has_drivers_name(void)
 	if (prctl(PR_GET_NAME, name) < 0 || strncmp(name, "cuda", strlen("cuda")) != 0 ||
 	    (name[4] != '-' && (name[4] < '0' || name[4] > '9')))
 		return false;
-	/* Those of a program that calls itself so have it from their program. */
+	/* If the program itself has such a name, its threads inherit that name. */
 	gcr_thread_name_of_program(program);
 	return strcmp(name, program) != 0;
 }
 
 /*
- * May this be a thread of the driver's, which runs functions of the program? As far as can be told:
- * "cuda-EvtHandlr" and "cuda00001400006" are, and the one that runs host functions, also those of
- * graphs, which bears the program's name (580.159).
+ * May this be a thread of the driver's, which runs functions of the program? Recognised are
+ * "cuda-EvtHandlr" and "cuda00001400006", and the thread that runs host functions, also those of
+ * graphs, which has the program's name (580.159).
  */
 static bool may_be_drivers(void)
 {
 	return gcr_thread.is_drivers || has_drivers_name();
 }
 
-/* Does it but ask after work, and has given none since it learned that all was done? */
+/*
+ * Does the call only poll for work, and has the thread submitted none since it learned that all was
+ * done?
+ */
 static bool only_looks(enum gcr_entry entry)
 {
 	const struct gcr_page_slot *slot = gcr_thread.slot;
@@ -363,7 +369,9 @@ static bool only_looks(enum gcr_entry entry)
 		__atomic_load_n(&slot->submissions, __ATOMIC_RELAXED) == gcr_thread.answered);
 }
 
-/* True if the daemon has been told that this thread wants the GPU: then stop_wanting() follows. */
+/*
+ * Report to the daemon that this thread wants the GPU. True: the caller must call stop_wanting().
+ */
 static bool start_wanting(enum gcr_entry entry)
 {
 	struct gcr_page *memory = gcr_gate_page();
@@ -401,7 +409,7 @@ static bool is_inside(void)
 
 static void go_in(enum gcr_entry entry)
 {
-	/* The handler of a signal may have got a slot before this thread counted. */
+	/* A signal handler may have got a slot before this thread was counted. */
 	if (!gcr_thread.slot)
 		enter_counted(entry);
 	if (gcr_thread.slot) {
@@ -418,12 +426,12 @@ static void go_out(void)
 		gcr_thread_leave_counted();
 }
 
-/* *ret_wants: it has had to wait, and its thread wants the GPU. */
+/* Enter the gate. *ret_wants: the thread has had to wait, and is reported as wanting the GPU. */
 static bool enter(enum gcr_entry entry, bool *ret_wants)
 {
 	uint32_t level;
 
-	/* A child made by clone(2) itself has not come by the handlers of fork(2). */
+	/* The fork handlers do not run in a child made by clone(2). */
 	if (gcr_preload_is_copy())
 		gcr_preload_forget();
 	if (is_inside()) {
@@ -461,13 +469,13 @@ bool gcr_thread_enter_slowly(enum gcr_entry entry)
 	return outermost;
 }
 
-/* ---- for who closes the gate ---- */
+/* ---- for the thread that closes the gate ---- */
 
 int gcr_threads_fence(void)
 {
 	if (!gcr_gate_page() || !page.fence || membarrier(page.fence) == 0)
 		return 0;
-	/* A process that was restored from files is not registered any more. */
+	/* A process that was restored from files has lost its registration. */
 	choose_fence();
 	return membarrier(page.fence) < 0 ? -errno : 0;
 }

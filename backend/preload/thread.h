@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The way through the gate that every call of the driver takes, inlined into its wrapper. What a
- * thread is doing stands in its slot of the page; the rest is in thread.c.
+ * The fast path through the gate that every call of the driver takes, inlined into its wrapper. The
+ * page's slot of a thread says what the thread is doing; the slow paths are in thread.c.
  *
  * An open gate costs 1.6 ns a call, 2.7 ns for cuLaunchKernel and its 11 arguments: wrapper and
  * all, around an empty function (AMD EPYC, gcc 12 -O2; median of 21 times 5 million calls).
@@ -16,21 +16,21 @@
 #include "lib/protocol.h"
 
 struct gcr_thread {
-	struct gcr_page_slot *slot; /* NULL: it has none (yet), and is counted instead */
-	uint32_t exempt;	    /* not 0: passes a closed gate, the agent's */
+	struct gcr_page_slot *slot; /* NULL: the thread has none (yet), and is counted instead */
+	uint32_t exempt;	    /* not 0: passes a closed gate (the agent) */
 	uint32_t counted;	    /* 1: inside without a slot */
-	uint32_t is_drivers;	    /* 1: has run a function that the driver was given */
-	uint32_t wanting;	    /* its calls that count in the page's `wanting` */
-	uint64_t answered;	    /* submissions in its slot when it last learned of an end */
+	uint32_t is_drivers;	    /* 1: has run a function that was given to the driver */
+	uint32_t wanting;	    /* number of its calls that count in the page's `wanting` */
+	uint64_t answered; /* submissions in its slot when it last learned that work has ended */
 };
 
 extern _Thread_local struct gcr_thread gcr_thread __attribute__((tls_model("initial-exec")));
 
 /*
- * Threads that wait sleep on it (futex(2)). One that is closing lets through, and counts as inside,
- * what may be threads of the driver's: the work that is to end may need what they do. Once nobody
- * was seen inside it is settled: then not even a nested call gets through. The one that it seems to
- * be nested in is just on its way in, and the handler of a signal has come in between.
+ * Threads that wait at the gate sleep on this variable (futex(2)). A closing gate still lets
+ * through, and counts as inside, threads that may be the driver's: the work that must end may
+ * depend on them. When no thread was seen inside, the gate is settled: then not even a nested call
+ * gets through. Its outer call is then only just entering, and was interrupted by a signal handler.
  */
 enum gcr_gate_level {
 	GCR_GATE_LEVEL_OPEN = 0,
@@ -40,28 +40,30 @@ enum gcr_gate_level {
 };
 extern uint32_t gcr_gate_closed; /* enum gcr_gate_level */
 
-/* All but the ordinary: no slot, a nested call, a closed gate. Keeps errno. */
+/* All but the ordinary case: no slot, a nested call, a closed gate. Keeps errno. */
 bool gcr_thread_enter_slowly(enum gcr_entry entry);
+/* gcr_thread_leave() and gcr_thread_submitted() for a thread without a slot. */
 void gcr_thread_leave_counted(void);
 void gcr_thread_submitted_counted(void);
 
 /*
- * For who closes the gate. After gcr_threads_fence() a thread that did not see the gate closed is
- * seen by gcr_threads_inside(), which says of one of those that are inside what it is in, as in
- * its slot, and its id (0: not known). -errno: there is no such fence.
+ * For the thread that closes the gate. After gcr_threads_fence(), gcr_threads_inside() sees every
+ * thread that did not see the gate closed. gcr_threads_inside() returns for one of the threads
+ * inside the entry point, as in its slot, and the thread's id (0: not known). -errno: no such fence
+ * is available.
  */
 int gcr_threads_fence(void);
 bool gcr_threads_inside(uint32_t *ret_inside, uint32_t *ret_tid);
 
-/* Does a thread wait at the closed gate that would get through one that is closing? */
+/* Does a thread wait at the closed gate that a closing gate would let through? */
 bool gcr_threads_held(void);
 
 #define gcr_likely(condition) __builtin_expect(!!(condition), 1)
 
 /*
- * Is this the outermost call of the thread? The store to `inside` and the load of the gate may
- * change places in the processor: who closes the gate orders them, for all threads, by
- * membarrier(2). A thread for which that is not to be had has no slot.
+ * Returns whether this is the outermost call of the thread. The processor may reorder the store to
+ * `inside` and the load of the gate: the thread that closes the gate orders them, for all threads,
+ * by membarrier(2). If that is not available for a thread, the thread has no slot.
  */
 static inline __attribute__((always_inline)) bool gcr_thread_enter(enum gcr_entry entry)
 {
@@ -89,7 +91,7 @@ static inline __attribute__((always_inline)) void gcr_thread_leave(bool outermos
 		gcr_thread_leave_counted();
 }
 
-/* The call gives the GPU work. */
+/* Record that the call submits work to the GPU. */
 static inline __attribute__((always_inline)) void gcr_thread_submitted(void)
 {
 	struct gcr_page_slot *slot = gcr_thread.slot;
@@ -103,8 +105,9 @@ static inline __attribute__((always_inline)) void gcr_thread_submitted(void)
 }
 
 /*
- * The call has asked whether work has come to an end, and it has. A thread that asks again, and has
- * given none since, may only be looking now and then: it is not said to want the GPU.
+ * Record that the call asked whether work has ended, and that it has. A thread that asks again, and
+ * has submitted none since, may only be polling now and then: it is not reported as wanting the
+ * GPU.
  */
 static inline __attribute__((always_inline)) void gcr_thread_answered(void)
 {

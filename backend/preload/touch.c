@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The CPU's page table, read from the kernel. One thread at a time, the agent's. */
+/* The CPU's page table, read from the kernel. One thread at a time, the agent. */
 #include "backend/preload/touch.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 #define IS_MAPPED  (1ull << 63)
 #define IS_SWAPPED (1ull << 62)
-#define ENTRIES	   512 /* looked at at once */
+#define ENTRIES	   512 /* read at a time */
 
 static struct {
 	struct gcr_descriptor pagemap;
@@ -25,8 +25,10 @@ void gcr_touch_begin(void)
 	if (gcr_descriptor_valid(&touch.pagemap))
 		return;
 	touch.pagemap.fd = -1;
-	/* Not there for a process that is not dumpable. /proc/self has none either once the main
-	 * thread has ended. */
+	/*
+	 * Missing in a process that is not dumpable. /proc/self has no pagemap either once the main
+	 * thread has ended.
+	 */
 	fd = open("/proc/thread-self/pagemap", O_RDONLY | O_CLOEXEC);
 	if (fd >= 0)
 		gcr_descriptor_keep_anywhere(fd, &touch.pagemap);
@@ -46,13 +48,13 @@ static uint64_t faults_of(int who)
 
 uint64_t gcr_touch_faults(void)
 {
-	/* In this order: between the two there is no fault of ours. */
+	/* In this order: this thread has no page fault between the two calls. */
 	uint64_t all = faults_of(RUSAGE_SELF);
 
 	return all - faults_of(RUSAGE_THREAD);
 }
 
-/* Entries of up to ENTRIES pages from @page on; how many, 0: not known. */
+/* Read the entries of up to ENTRIES pages from @page on. Returns their number, 0: not known. */
 static size_t read_entries(uintptr_t page, size_t count)
 {
 	ssize_t length;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Functions of a driver that is newer than entry_points.def. They pass the gate like others, and
- * get the driver's own handles whatever the program calls them. Of most it is not known what they
- * do to memory, so a process that has called one cannot be frozen by way of this library; those
- * whose names say that they only tell something (unknown_name.c) are listed in the page and no
- * obstacle. Merely looking one up, as the CUDA runtime does with all, is neither.
+ * Functions of a driver that is newer than entry_points.def. Their calls pass the gate like others,
+ * and the program's handles in the arguments are replaced by the driver's. The effect of most on
+ * memory is unknown, so a process that has called one cannot be frozen by way of this library.
+ * Functions whose names say that they only return information (unknown_name.c) are listed in the
+ * page but are no obstacle. A function that is only looked up, as the CUDA runtime does with all,
+ * is neither listed nor an obstacle.
  */
 #include <pthread.h>
 #include <dlfcn.h>
@@ -25,7 +26,7 @@
 /* For the page's list of names. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The list is full: it ends in an ellipsis. */
+/* Append a name to the list; a full list ends in an ellipsis. */
 static void append(char *list, size_t size, const char *name)
 {
 	static const char more[] = " ...";
@@ -42,7 +43,7 @@ static void append(char *list, size_t size, const char *name)
 	memcpy(list + length, name, strlen(name) + 1);
 }
 
-/* It has been called. */
+/* Record that a function has been called. */
 static void note(const char *name)
 {
 	struct gcr_page *page = gcr_gate_page();
@@ -84,7 +85,7 @@ void *gcr_unknown_enter(unsigned int number, uint64_t *ret_pass, uint64_t *regis
 	*ret_pass = gcr_thread_enter((enum gcr_entry)(GCR_ENTRIES + number));
 	if (!gcr_unknown_is_harmless(name))
 		gcr_thread_submitted();
-	/* Not before: a thaw may just have come in between. */
+	/* Only inside the gate: a thaw during the wait changes the driver's handles. */
 	gcr_table_translate(registers, GCR_UNKNOWN_REGISTERS);
 	gcr_table_translate(stack, GCR_UNKNOWN_STACK_WORDS);
 	return atomic_load(&unknown->real);
@@ -110,7 +111,7 @@ void *gcr_unknown_wrap(const char *name, void *function)
 {
 	unsigned int number = find(function);
 
-	/* Without a wrapper: called or not is not seen. */
+	/* Without a wrapper a call would not be seen, so count the function as called. */
 	if (number == GCR_UNKNOWN_MAX) {
 		note(name);
 		return function;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a function does, by its name: the driver's functions are named after an object and a verb
- * (cuMemGetLocationInfo). Harmless is one whose verb asks, unless another of its words says that
- * the answer is a way to memory.
+ * Classifies a function by its name: the driver's functions are named after an object and a verb
+ * (cuMemGetLocationInfo). A function is harmless if its verb asks, unless another word of its name
+ * says that the answer gives access to memory.
  */
 #include "backend/preload/unknown.h"
 
@@ -14,7 +14,7 @@
 /* Verbs that ask. They come after the object, so the first of them is the verb. */
 static const char *const asking[] = {"Get", "Query", "Is", "Can", "Find"};
 
-/* Words that make an answer more than an answer. */
+/* Words that say that the function does more than return information. */
 static const struct {
 	const char *word;
 	const char *why;
@@ -49,7 +49,10 @@ static const struct {
 	{"Table", "functions around the gate"},
 };
 
-/* The next word at *@ret_at: a capital and the small letters behind it. 0: there is none. */
+/*
+ * The next word at *@ret_at: a capital and the small letters behind it. Returns its length, 0:
+ * there is none.
+ */
 static size_t next_word(const char **ret_at)
 {
 	const char *at = *ret_at;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A pipe to the agent. Both ends are ours and could be closed by the program, one after the other:
- * so each is looked at before its use, and a signal for a pipe that has lost its reader is kept
- * from the program. No lock: nobody makes or closes it while there are threads that ring.
+ * A pipe to the agent. Both ends belong to the library, but the program could close either: so each
+ * is checked before its use, and SIGPIPE of a pipe without a reader is hidden from the program. No
+ * lock: the pipe is neither made nor closed while threads may write to it.
  */
 #include "backend/preload/wakeup.h"
 
@@ -48,10 +48,9 @@ void gcr_wakeup_send(void)
 	sigemptyset(&broken);
 	sigaddset(&broken, SIGPIPE);
 	pthread_sigmask(SIG_BLOCK, &broken, &before);
-	/* Whoever rings stands in the middle of a call of the driver: no place to be cancelled at.
-	 */
+	/* The caller is in the middle of a driver call and must not be cancelled here. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_before);
-	/* A full pipe has rung. */
+	/* A full pipe wakes the agent as well. */
 	if (write(wakeup.writer.fd, "", 1) < 0 && errno == EPIPE)
 		sigtimedwait(&broken, NULL, &at_once);
 	pthread_setcancelstate(cancel_before, NULL);

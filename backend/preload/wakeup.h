@@ -1,22 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How a thread of the program wakes the agent: a pipe. Without it (the program has closed it, say)
- * nobody is woken, and the daemon finds out a little later what there is to find in the page.
+ * A pipe by which a thread of the program wakes the agent. Without the pipe (for instance, the
+ * program has closed it) the agent is not woken, and the daemon reads the same facts from the page
+ * a little later.
  */
 #ifndef GCR_PRELOAD_WAKEUP_H
 #define GCR_PRELOAD_WAKEUP_H
 
-/* Make it, before there is an agent. */
+/* Make the pipe, before there is an agent. */
 void gcr_wakeup_prepare(void);
 
-/* Any thread, also in the handler of a signal. Never waits. */
+/* Any thread, also in a signal handler. Never blocks. */
 void gcr_wakeup_send(void);
 
-/* For the agent: the pipe to wait on, -1 if there is none; and to empty it, once it is readable. */
+/*
+ * For the agent: the descriptor to poll, -1 if there is none; and draining the pipe once it is
+ * readable.
+ */
 int gcr_wakeup_fd(void);
 void gcr_wakeup_drain(void);
 
-/* CRIU has restored the program: what the pipe is has to be found out anew. */
+/* CRIU has restored the program: read the identity (device and inode) of the pipe again. */
 void gcr_wakeup_restored(void);
 
 /* In the child of a fork. */

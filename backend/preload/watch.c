@@ -37,8 +37,8 @@ void gcr_watch_end(struct gcr_watch *watch)
 }
 
 /*
- * Stopped, dead, or where no stop reaches it, in a system call that does not end before we are done
- * (the daemon has looked at which).
+ * Is the thread stopped, dead, or in a system call which a stop does not reach and which does not
+ * end before the move is done (the daemon has checked which)?
  */
 static bool is_stopped(const struct gcr_watch *watch, const char *name)
 {

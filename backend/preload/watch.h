@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Whether the program's threads are stopped, as the daemon has them for a moment: by what the
- * kernel says, since a helper of the daemon's that is killed lets go of them without a word.
+ * Checks whether the program's threads are still stopped, as the daemon has requested for a short
+ * time. Asks the kernel, since a helper of the daemon's that is killed releases the threads without
+ * notice.
  */
 #ifndef GCR_PRELOAD_WATCH_H
 #define GCR_PRELOAD_WATCH_H
@@ -22,12 +23,12 @@ struct gcr_watch {
 		.tasks = {.fd = -1 } \
 	}
 
-/* -errno with words. */
+/* Returns -errno with a message. */
 int gcr_watch_begin(struct gcr_watch *ret_watch, struct gcr_error *error);
 void gcr_watch_end(struct gcr_watch *watch);
 
 /*
- * Are all threads stopped but this one, our others and the driver's? What cannot be known: no.
+ * Are all threads stopped except this one, the library's others and the driver's? False if unknown.
  * Allocates nothing and takes no lock.
  */
 bool gcr_watch_stopped(const struct gcr_watch *watch);

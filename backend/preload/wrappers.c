@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What stands in for the driver's entry points: one function for each that passes the gate, made
- * from the table of entry points, and that table. cuda_api.h must not be seen here, as these have
- * the same names but take every argument as a register (or a stack slot) full, whatever it is: that
- * is the same on x86-64 (System V) and on AArch64. The few entry points for which it is not are
- * written out at the end.
+ * The functions that replace the driver's entry points: one for each that passes the gate, made
+ * from the table of entry points, and that table. cuda_api.h must not be included here: these
+ * functions have the same names but take every argument as a full register (or stack slot),
+ * whatever its type; that is the same on x86-64 (System V) and on AArch64. Entry points for which
+ * this does not hold are OWN, and have a wrapper elsewhere.
  */
 #include <stddef.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What CUDA's driver does and HIP does otherwise, of memory apart (adapt_memory.c). README.md tells
- * in which version of AMD's source each difference was seen. No memory is allocated here, no lock
- * taken: the functions of HIP are looked up by whoever asks for an adapter, and every thread finds
- * the same.
+ * Adapters for functions of CUDA's driver that differ in HIP, except those for memory
+ * (adapt_memory.c). README.md names the version of AMD's source in which each difference was seen.
+ * This code allocates no memory and takes no lock: the caller that requests an adapter looks up the
+ * functions of HIP, and every thread finds the same ones.
  */
 #include "backend/rocm/adapt_private.h"
 
@@ -40,7 +40,10 @@ static void find_used(gcr_hip_look_up *look_up, void *argument)
 
 /* ---- results and versions ---- */
 
-/* HIP's own numbers, of its runtime, in those of CUDA's driver. All others are the same. */
+/*
+ * Converts results that HIP's runtime numbers on its own to those of CUDA's driver. All others are
+ * equal.
+ */
 CUresult gcr_hip_result(hipError_t error)
 {
 	switch ((int)error) {
@@ -75,8 +78,8 @@ int gcr_hip_version(void)
 }
 
 /*
- * hipMemRelease frees nothing before these: HIP's patch levels of ROCm 6.3.2 (also those of 6.3.3
- * and 6.3.4, which are the same source) and of 6.4.2. README.md says where that is known from.
+ * hipMemRelease frees nothing before these versions: HIP's patch levels of ROCm 6.3.2 (also of
+ * 6.3.3 and 6.3.4, which have the same source) and of 6.4.2. README.md gives the sources.
  */
 #define FREES_SINCE_6_3 (GCR_HIP_VERSION(6, 3) + 42134)
 #define FREES_SINCE_6_4 (GCR_HIP_VERSION(6, 4) + 43484)
@@ -96,7 +99,7 @@ const char *gcr_hip_unsuitable(int version)
 	return NULL;
 }
 
-/* Of a HIP older than 5.2, whose versions count otherwise, too. */
+/* Also correct for a HIP older than 5.2, whose versions have another format. */
 bool gcr_hip_is_since(int version)
 {
 	return gcr_hip_version() >= version;
@@ -114,7 +117,10 @@ CUresult gcr_hip_cuDriverGetVersion(int *ret_version)
 	return CUDA_SUCCESS;
 }
 
-/* hipDrvGetErrorName came with 5.4. What HIP does not know has a name too, which says so. */
+/*
+ * hipDrvGetErrorName only exists since 5.4. HIP also returns a name for unknown errors, which says
+ * so.
+ */
 CUresult gcr_hip_cuGetErrorName(CUresult error, const char **ret_name)
 {
 	if (!ret_name)
@@ -133,7 +139,7 @@ CUresult gcr_hip_cuGetErrorString(CUresult error, const char **ret_words)
 
 /* ---- devices ---- */
 
-/* None is an error in HIP. */
+/* Having no device is an error in HIP. */
 CUresult gcr_hip_cuDeviceGetCount(int *ret_count)
 {
 	int count = 0;
@@ -159,8 +165,8 @@ static bool is_hexadecimal(const char *text, size_t length)
 }
 
 /*
- * The 16 digits of KFD's unique_id. GPUs that have none all get "XX": those are told apart by
- * where they are, which no other process sees otherwise.
+ * The 16 digits of KFD's unique_id. GPUs without a unique id all get "XX" from HIP: these are
+ * distinguished by their place on the bus, which is the same for all processes.
  */
 CUresult gcr_hip_cuDeviceGetUuid_v2(CUuuid *ret_uuid, CUdevice device)
 {
@@ -230,7 +236,10 @@ static const struct {
 	{CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, hipDeviceAttributeMemoryPoolsSupported},
 };
 
-/* The numbers are others. What HIP has no attribute for is invalid, or as told here. */
+/*
+ * HIP numbers attributes differently. Attributes that HIP lacks are invalid, or have the values
+ * given here.
+ */
 CUresult gcr_hip_cuDeviceGetAttribute(int *ret_value, CUdevice_attribute attribute, CUdevice device)
 {
 	int value;
@@ -268,7 +277,7 @@ CUresult gcr_hip_cuDeviceGetAttribute(int *ret_value, CUdevice_attribute attribu
 	return CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- contexts: the device of the thread ---- */
+/* ---- contexts: the thread's device ---- */
 
 static CUresult check_device(CUdevice device)
 {
@@ -294,7 +303,7 @@ CUresult gcr_hip_cuDevicePrimaryCtxRelease_v2(CUdevice device)
 	return check_device(device);
 }
 
-/* There always is one in HIP, device 0 if nothing has been said. */
+/* In HIP every thread has a current device, initially device 0. */
 CUresult gcr_hip_cuCtxGetCurrent(CUcontext *ret_context)
 {
 	int device;
@@ -308,16 +317,19 @@ CUresult gcr_hip_cuCtxGetCurrent(CUcontext *ret_context)
 	return gcr_hip_result(error);
 }
 
-/* No context: there is nothing to be done. */
+/* Without a context there is nothing to do. */
 CUresult gcr_hip_cuCtxSetCurrent(CUcontext context)
 {
 	return context ? gcr_hip_result(HIP(hipSetDevice)(gcr_hip_device(context))) : CUDA_SUCCESS;
 }
 
-/* HIP has a stack in its deprecated functions; this one is for ours only, which nest a little. */
+/*
+ * HIP has a stack only in deprecated functions; this one serves gpucrfs's own calls, which nest
+ * only a little.
+ */
 static __thread struct {
 	unsigned int count;
-	int devices[8]; /* what was current before each push */
+	int devices[8]; /* the current device before each push */
 } pushed;
 
 CUresult gcr_hip_cuCtxPushCurrent_v2(CUcontext context)
@@ -369,7 +381,7 @@ CUresult gcr_hip_cuCtxDisablePeerAccess(CUcontext peer)
 	return gcr_hip_result(HIP(hipDeviceDisablePeerAccess)(gcr_hip_device(peer)));
 }
 
-/* Those that HIP has have CUDA's numbers; others are an invalid value to it. */
+/* HIP's limits have CUDA's numbers; HIP reports other limits as an invalid value. */
 static bool is_limit(CUlimit limit)
 {
 	return limit == CU_LIMIT_STACK_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE ||
@@ -390,7 +402,7 @@ CUresult gcr_hip_cuCtxSetLimit(CUlimit limit, size_t value)
 	return gcr_hip_result(HIP(hipDeviceSetLimit)((enum hipLimit_t)limit, value));
 }
 
-/* HIP follows the handle of the legacy default stream as if it were a stream's address. */
+/* HIP would dereference the handle of the legacy default stream as a stream's address. */
 CUresult gcr_hip_cuStreamGetCtx(CUstream stream, CUcontext *ret_context)
 {
 	hipDevice_t device;
@@ -406,7 +418,7 @@ CUresult gcr_hip_cuStreamGetCtx(CUstream stream, CUcontext *ret_context)
 	return gcr_hip_result(error);
 }
 
-/* ---- finding them ---- */
+/* ---- lookup of adapters ---- */
 
 struct function {
 	const char *cuda;
@@ -458,12 +470,12 @@ const char *gcr_hip_name(const char *cuda_name)
 	return function ? function->hip : NULL;
 }
 
-/* ---- what CUDA has nothing like ---- */
+/* ---- functions without a counterpart in CUDA ---- */
 
 int gcr_hip_architecture(CUdevice device, gcr_hip_look_up *look_up, void *argument, char *ret_name,
 			 size_t room)
 {
-	/* Larger than either is, should it grow. */
+	/* Larger than both structures, in case they grow. */
 	union {
 		struct gcr_hip_properties now;
 		struct gcr_hip_properties_5 old;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * What CUDA's driver does with memory and HIP does otherwise; as adapt.c.
- */
+/* Adapters for CUDA's memory functions that differ in HIP; see adapt.c. */
 #include "backend/rocm/adapt_private.h"
 
 #include <errno.h>
@@ -15,7 +13,7 @@
 
 /* ---- host memory ---- */
 
-/* What is only portable, to HIP, is not coherent: the GPU's writes are not seen until later. */
+/* Memory that is only portable is not coherent in HIP: the GPU's writes become visible late. */
 CUresult gcr_hip_cuMemHostAlloc(void **ret_pointer, size_t size, unsigned int flags)
 {
 	return gcr_hip_result(HIP(hipHostMalloc)(ret_pointer, size, flags | hipHostMallocCoherent));
@@ -31,8 +29,9 @@ CUresult gcr_hip_cuMemHostRegister_v2(void *pointer, size_t size, unsigned int f
 /* ---- virtual memory ---- */
 
 /*
- * HIP says 4 KiB since 6.1, and then makes pages of 4 KiB of what is not larger: blocks of 2 MiB
- * are mapped by one entry of the GPU's page table, and are what all our sizes are multiples of.
+ * HIP reports 4 KiB since 6.1, and then uses 4 KiB pages for sizes that are not larger. Blocks of 2
+ * MiB are mapped by one entry of the GPU's page table, and all sizes used here are multiples of 2
+ * MiB.
  */
 #define GRANULARITY_BYTES ((size_t)2 << 20)
 
@@ -56,7 +55,7 @@ CUresult gcr_hip_cuMemGetAllocationGranularity(size_t *ret_bytes,
 	return CUDA_SUCCESS;
 }
 
-/* Newer versions of HIP take the memory of the current device, whatever the properties say. */
+/* Newer versions of HIP allocate on the current device, whatever the properties say. */
 CUresult gcr_hip_cuMemCreate(CUmemGenericAllocationHandle *ret_handle, size_t size,
 			     const CUmemAllocationProp *properties, unsigned long long flags)
 {
@@ -79,7 +78,7 @@ CUresult gcr_hip_cuMemCreate(CUmemGenericAllocationHandle *ret_handle, size_t si
 				  (const hipMemAllocationProp *)properties, flags);
 	if (elsewhere)
 		back = HIP(hipSetDevice)(current);
-	(void)back; /* it was current before */
+	(void)back; /* cannot fail: was current before */
 	return gcr_hip_result(error);
 }
 
@@ -95,9 +94,10 @@ CUresult gcr_hip_cuMemExportToShareableHandle(void *ret_handle, CUmemGenericAllo
 }
 
 /*
- * CUDA takes the descriptor itself for an address; so does HIP since 7.1, except descriptor 0,
- * which it takes for a missing argument. Before, it takes the address of the descriptor. The
- * memory is said to be the current device's, and is mapped by it: the caller sees to that.
+ * CUDA takes the descriptor itself, cast to a pointer; so does HIP since 7.1, except for descriptor
+ * 0, which HIP takes for a missing argument. Earlier versions take the address of the descriptor.
+ * HIP reports the memory as the current device's, and that device maps it: the caller sets the
+ * right device.
  */
 CUresult gcr_hip_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ret_handle,
 						void *os_handle, CUmemAllocationHandleType type)
@@ -124,7 +124,7 @@ CUresult gcr_hip_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *re
 	return gcr_hip_result(error);
 }
 
-/* HIP writes both whether they are wanted or not. */
+/* HIP writes both results even if an argument is NULL. */
 CUresult gcr_hip_cuMemGetAddressRange_v2(CUdeviceptr *ret_base, size_t *ret_bytes,
 					 CUdeviceptr pointer)
 {
@@ -141,7 +141,10 @@ CUresult gcr_hip_cuMemGetAddressRange_v2(CUdeviceptr *ret_base, size_t *ret_byte
 	return CUDA_SUCCESS;
 }
 
-/* The bytes of the mapping that begins here and ends before @end; 0 if HIP says otherwise. */
+/*
+ * Returns the size of the mapping that begins at @start and ends no later than @end; 0 if there is
+ * none. *ret_is_known is false if HIP does not know the address.
+ */
 static size_t mapping_at(CUdeviceptr start, CUdeviceptr end, bool *ret_is_known)
 {
 	CUdeviceptr base;
@@ -152,9 +155,9 @@ static size_t mapping_at(CUdeviceptr start, CUdeviceptr end, bool *ret_is_known)
 }
 
 /*
- * HIP 6 answers success to a mapping and an unmapping that ROCr has refused: look what there is.
- * Where that cannot be said the answer holds. A mapping that is there and is taken for missing
- * would never be unmapped, and be in the way of every later one.
+ * HIP 6 returns success for a mapping or unmapping that ROCr has refused: check the result. If the
+ * check is impossible, HIP's result is believed: a mapping that exists but is taken for missing
+ * would never be unmapped and would block every later mapping at this address.
  */
 static bool is_otherwise(CUdeviceptr start, size_t bytes, bool is_mapped)
 {
@@ -180,7 +183,10 @@ CUresult gcr_hip_cuMemMap(CUdeviceptr start, size_t size, size_t offset,
 	return gcr_hip_result(error);
 }
 
-/* ROCr maps the file of the GPU, with the memory, where the GPU sees the memory: since 7.2. */
+/*
+ * ROCr 7.2 maps the file of the GPU, with the memory, at the GPU's address. The adapters take this
+ * into account from 7.1 on.
+ */
 static bool maps_for_host(void)
 {
 	return gcr_hip_is_since(GCR_HIP_VERSION(7, 1));
@@ -208,9 +214,9 @@ CUresult gcr_hip_cuMemSetAccess(CUdeviceptr start, size_t size, const CUmemAcces
 }
 
 /*
- * ROCr 7.2 leaves its mapping of the GPU's file where it was, without access, and that keeps the
- * VRAM in use for as long as the addresses are reserved. What is put in its place is what is there
- * when nothing has been mapped yet. If that fails the VRAM stays, as it does without us.
+ * ROCr 7.2 leaves its mapping of the GPU's file in place, without access, which keeps the VRAM in
+ * use while the addresses are reserved. The mapping is replaced by the one of a reservation without
+ * memory. If that fails the VRAM stays in use, as without this replacement.
  */
 static CUresult unmap_one(CUdeviceptr start, size_t bytes)
 {
@@ -227,8 +233,9 @@ static CUresult unmap_one(CUdeviceptr start, size_t bytes)
 }
 
 /*
- * Up to 6.x HIP unmaps one mapping at a time, and follows a null pointer where nothing is mapped:
- * what it does not know is not asked for, and a range of several goes one by one.
+ * Up to 6.x HIP unmaps one mapping at a time, and dereferences a null pointer if nothing is mapped.
+ * Therefore unknown addresses are refused here, and a range of several mappings is unmapped one by
+ * one.
  */
 CUresult gcr_hip_cuMemUnmap(CUdeviceptr start, size_t size)
 {
@@ -271,7 +278,7 @@ CUresult gcr_hip_cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdevic
 						      size, (hipStream_t)stream));
 }
 
-/* ---- managed memory: a place is a device or the host, of whatever node ---- */
+/* ---- managed memory: a place is a device, or the host with any of its nodes ---- */
 
 static int place_of(CUmemLocation location)
 {
@@ -322,7 +329,10 @@ static unsigned int memory_type_of(unsigned int type)
 	}
 }
 
-/* How many bytes CUDA writes; of some HIP writes fewer. 0: an attribute that HIP does not know. */
+/*
+ * Returns the number of bytes that CUDA writes; for some attributes HIP writes fewer. 0: HIP does
+ * not know the attribute.
+ */
 static size_t bytes_of(CUpointer_attribute attribute)
 {
 	switch (attribute) {
@@ -349,7 +359,7 @@ static size_t bytes_of(CUpointer_attribute attribute)
 	}
 }
 
-/* The context and the size: HIP has no context, and cuts the size to 32 bits. */
+/* Also handles the context, which HIP lacks, and the size, which HIP truncates to 32 bits. */
 static CUresult read_pointer_attribute(uint64_t *value, CUpointer_attribute attribute,
 				       CUdeviceptr pointer)
 {
@@ -386,11 +396,11 @@ CUresult gcr_hip_cuPointerGetAttribute(void *data, CUpointer_attribute attribute
 		return CUDA_ERROR_INVALID_VALUE;
 	result = read_pointer_attribute(&value, attribute, pointer);
 	if (result == CUDA_SUCCESS)
-		memcpy(data, &value, bytes_of(attribute)); /* the low ones come first */
+		memcpy(data, &value, bytes_of(attribute)); /* the low bytes come first */
 	return result;
 }
 
-/* What cannot be had reads as zero, as in CUDA; the device as none. */
+/* As in CUDA, an attribute that is not available reads as zero; the device ordinal as "none". */
 CUresult gcr_hip_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *wanted,
 					void **data, CUdeviceptr pointer)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of adapters share: the functions of HIP that they call, and themselves. */
+/* Shared by the adapters' files: the HIP functions that they call, and the adapters. */
 #ifndef GCR_ROCM_ADAPT_PRIVATE_H
 #define GCR_ROCM_ADAPT_PRIVATE_H
 
@@ -9,7 +9,7 @@
 #include "backend/rocm/adapt.h"
 #include "backend/rocm/hip_api.h"
 
-/* Functions of HIP that adapters call. */
+/* HIP functions that adapters call. */
 #define GCR_HIP_USED(X)                    \
 	X(hipDeviceDisablePeerAccess)      \
 	X(hipDeviceEnablePeerAccess)       \
@@ -48,20 +48,23 @@ enum gcr_hip_slot {
 		GCR_HIP_SLOTS,
 };
 
-/* By slot, as they were found last. */
+/* Addresses of the functions, by slot, from the last search. */
 extern _Atomic(void *) gcr_hip_slots[GCR_HIP_SLOTS];
 
-/* NULL if the library does not have it: not that of which there is an adapter. */
+/* The function, or NULL if the library lacks it. Not for functions that have an adapter. */
 #define HIP(name)                                                                      \
 	((__typeof__(name) *)atomic_load_explicit(&gcr_hip_slots[GCR_HIP_SLOT_##name], \
 						  memory_order_relaxed))
 
-/* HIP's own numbers, of its runtime, in those of CUDA's driver. All others are the same. */
+/*
+ * Converts results that HIP's runtime numbers on its own to those of CUDA's driver. All others are
+ * equal.
+ */
 CUresult gcr_hip_result(hipError_t error);
-/* Of a HIP older than 5.2, whose versions count otherwise, too. */
+/* Also correct for a HIP older than 5.2, whose versions have another format. */
 bool gcr_hip_is_since(int version);
 
-/* The adapters, each of its function's type. */
+/* The adapters, each with the type of its function. */
 #define ALIKE(cuda, hip)
 #define ADAPTED(cuda, hip) __typeof__(cuda) gcr_hip_##cuda;
 #include "backend/rocm/alike.def"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* AMD GPUs as the daemon sees them. Nothing here, or linked with it, touches the driver. */
+/* The backend for AMD GPUs in the daemon. Neither this code nor its libraries access the driver. */
 #include "backend/backend.h"
 
 #include <stdio.h>
@@ -7,12 +7,12 @@
 #include "backend/rocm/preflight.h"
 
 /*
- * ROCm's run time opens kfd and every render node when it is initialised, and maps some of them:
- * memory through a render node, the doorbells of queues through kfd (libhsakmt's fmm.c and
- * queues.c). A child that was forked has the descriptors but none of the mappings, which are made
- * with MADV_DONTFORK or VM_DONTCOPY.
+ * ROCm's run time opens kfd and every render node at initialisation, and maps some of them: memory
+ * through a render node, the doorbells of queues through kfd (libhsakmt's fmm.c and queues.c). A
+ * forked child has the descriptors but none of the mappings, which are made with MADV_DONTFORK or
+ * VM_DONTCOPY.
  */
-/* hipMemExportToShareableHandle makes dma-bufs. */
+/* hipMemExportToShareableHandle creates dma-bufs. */
 static const char *const memory_links[] = {"/dmabuf:", NULL};
 static const char *const mapped_devices[] = {"kfd", "dri/renderD", NULL};
 
@@ -22,7 +22,10 @@ static void format_architecture(const struct gcr_gpu_info *gpu,
 	uint32_t version = gpu->gfx_version;
 
 	ret_text[0] = '\0';
-	/* Minor and step, two decimal digits each, are one hexadecimal digit each here. */
+	/*
+	 * Minor version and stepping: two decimal digits each in the number, one hexadecimal digit
+	 * each in the text.
+	 */
 	if (version)
 		snprintf(ret_text, GCR_ARCHITECTURE_BYTES, "gfx%u%x%x", version / 10000,
 			 version / 100 % 100, version % 100);

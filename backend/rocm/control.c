@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-control-hip: tells the daemon about AMD GPUs, from sysfs. It loads no library of AMD's.
- * What gpucr-control does with a process's control state, HIP has no calls for: that is refused.
+ * gpucr-control-hip: reports AMD GPUs to the daemon, from sysfs. The program loads no AMD library.
+ * HIP has no calls for a process's control state, as gpucr-control uses for NVIDIA: such requests
+ * are refused.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -42,7 +43,7 @@ int main(void)
 	}
 	if (gcr_kfd_list(&reply, &error) == 0 && reply.gpus_count == 0)
 		gcr_error_set(&error, ENODEV, "the AMD GPU driver (amdgpu, KFD) shows no GPU");
-	/* Only now the simulator's files are sure to be there. */
+	/* The simulator's files certainly exist only now. */
 	gcr_serve_prepare();
 	if (gcr_serve_hello(&driver, &error) < 0) {
 		fprintf(stderr, "gpucr-control-hip: only gpucrfs starts this program\n");

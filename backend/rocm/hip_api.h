@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The part of AMD's HIP API (libamdhip64) that gpucrfs uses, so that it builds without ROCm. Names,
- * values and layouts are those of <hip/hip_runtime_api.h> of ROCm 6, which 5.2 to 7 share unless a
- * comment here says otherwise. test/unit/test_hip_api.c compares them with the installed headers.
+ * The part of AMD's HIP API (libamdhip64) that gpucrfs uses, so that the build needs no ROCm.
+ * Names, values and layouts are those of <hip/hip_runtime_api.h> of ROCm 6, valid for 5.2 to 7
+ * unless a comment says otherwise. test/unit/rocm/test_hip_api.c compares them with the installed
+ * headers.
  *
- * With GCR_HIP_HEADERS (meson's option hip_headers) the installed header is taken instead, and only
- * what it is too old for comes from here.
+ * With GCR_HIP_HEADERS (meson's option hip_headers) the installed header is used instead, and this
+ * file adds only definitions that are missing in older headers.
  */
 #ifndef GPUCR_HIP_API_H
 #define GPUCR_HIP_API_H
@@ -25,8 +26,8 @@
 	 (HIP_VERSION_MAJOR == (major) && HIP_VERSION_MINOR >= (minor)))
 
 /*
- * 5.2 has the fields of hipMemAllocationProp in the order of the alphabet. No library that can be
- * used has them so: theirs gets out of the way.
+ * The header of 5.2 has the fields of hipMemAllocationProp in alphabetical order. No usable library
+ * has that layout, so the header's names are renamed out of the way.
  */
 #if !GCR_HIP_HEADERS_SINCE(5, 3)
 #define hipMemAllocationProp			gcr_hip_5_2_properties
@@ -40,14 +41,14 @@
 #undef hipMemGetAllocationGranularity
 #undef hipMemGetAllocationPropertiesFromHandle
 
-/* Whether a function is still there is found out at run time. */
+/* Whether a function still exists is checked at run time. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 #else
 
 #define GCR_HIP_HEADERS_SINCE(major, minor) 0
 
-/* Handles. A device is its ordinal; an array is not looked into. */
+/* Handles. A device is its ordinal; arrays are opaque. */
 typedef int hipDevice_t;
 typedef void *hipDeviceptr_t;
 typedef struct ihipCtx_t *hipCtx_t;
@@ -86,7 +87,7 @@ typedef struct hipIpcEventHandle_st {
 	char reserved[HIP_IPC_HANDLE_SIZE];
 } hipIpcEventHandle_t;
 
-/* Result codes. Where CUDA's driver has the number too, it means the same. */
+/* Result codes. A number that CUDA's driver also has means the same. */
 typedef enum hipError_t {
 	hipSuccess = 0,
 	hipErrorInvalidValue = 1,
@@ -205,7 +206,7 @@ typedef enum hipError_t {
 #define hipStreamWaitValueAnd		0x2
 #define hipStreamWaitValueNor		0x3
 
-/* The numbers are not CUDA's. Not here: those about textures and surfaces. */
+/* The numbers differ from CUDA's. Attributes of textures and surfaces are left out. */
 typedef enum hipDeviceAttribute_t {
 	hipDeviceAttributeEccEnabled = 0,
 	hipDeviceAttributeAccessPolicyMaxWindowSize = 1,
@@ -289,7 +290,7 @@ enum hipLimit_t {
 	hipLimitMallocHeapSize = 2,
 };
 
-/* Numbers as CUDA's CUpointer_attribute. */
+/* Same numbers as CUDA's CUpointer_attribute. */
 typedef enum hipPointer_attribute {
 	HIP_POINTER_ATTRIBUTE_CONTEXT = 1,
 	HIP_POINTER_ATTRIBUTE_MEMORY_TYPE,
@@ -357,7 +358,7 @@ typedef struct hip_Memcpy2D {
 	size_t Height;
 } hip_Memcpy2D;
 
-/* Managed memory. The first six as CUDA's. */
+/* Managed memory. The first six numbers are CUDA's. */
 typedef enum hipMemoryAdvise {
 	hipMemAdviseSetReadMostly = 1,
 	hipMemAdviseUnsetReadMostly = 2,
@@ -377,7 +378,7 @@ typedef enum hipMemRangeAttribute {
 	hipMemRangeAttributeCoherencyMode = 100,
 } hipMemRangeAttribute;
 
-/* Virtual memory: numbers and layouts as CUDA's. */
+/* Virtual memory: numbers and layouts are CUDA's. */
 typedef enum hipMemLocationType {
 	hipMemLocationTypeInvalid = 0,
 	hipMemLocationTypeDevice = 1,
@@ -417,7 +418,7 @@ typedef enum hipMemAllocationGranularity_flags {
 	hipMemAllocationGranularityRecommended = 1,
 } hipMemAllocationGranularity_flags;
 
-/* Stream ordered memory. */
+/* Stream-ordered memory. */
 typedef enum hipMemPoolAttr {
 	hipMemPoolReuseFollowEventDependencies = 1,
 	hipMemPoolReuseAllowOpportunistic = 2,
@@ -457,7 +458,7 @@ typedef enum hipStreamCaptureStatus {
 	hipStreamCaptureStatusInvalidated,
 } hipStreamCaptureStatus;
 
-/* Since 5.5; 5.2 counts from 1. */
+/* Since 5.5; 5.2 starts at 1. */
 typedef enum hipGraphNodeType {
 	hipGraphNodeTypeKernel = 0,
 	hipGraphNodeTypeMemcpy = 1,
@@ -511,7 +512,7 @@ typedef enum hipFunction_attribute {
 	HIP_FUNC_ATTRIBUTE_MAX,
 } hipFunction_attribute;
 
-/* Numbers as CUDA's only by accident: none of these options is passed on. */
+/* Equal to CUDA's numbers only by accident: none of these options is passed on. */
 typedef enum hipJitOption {
 	hipJitOptionMaxRegisters = 0,
 	hipJitOptionNumOptions = 17,
@@ -521,7 +522,7 @@ typedef enum hipJitOption {
 
 #if !GCR_HIP_HEADERS_SINCE(5, 3)
 
-/* `requestedHandleType` where CUDA says requestedHandleTypes; no `reserved` after `usage`. */
+/* `requestedHandleType` is requestedHandleTypes in CUDA; no `reserved` after `usage`. */
 typedef struct hipMemAllocationProp {
 	hipMemAllocationType type;
 	hipMemAllocationHandleType requestedHandleType;
@@ -536,7 +537,7 @@ typedef struct hipMemAllocationProp {
 
 #endif
 
-/* ---- what an installed header may be too old for ---- */
+/* ---- definitions missing in older installed headers ---- */
 
 #if GCR_HIP_HEADERS && !GCR_HIP_HEADERS_SINCE(5, 3)
 #define hipLimitStackSize ((enum hipLimit_t)0)
@@ -567,9 +568,9 @@ typedef enum hipDriverProcAddressQueryResult {
 #define hipDeviceAttributeMemoryPoolSupportedHandleTypes ((hipDeviceAttribute_t)91)
 #endif
 
-/* ---- what is not the same in all versions, whatever header is installed ---- */
+/* ---- differences between versions, whatever header is installed ---- */
 
-/* The kinds of memory, where 6.0 and later have those of hipMemoryType. */
+/* Kinds of memory in 5.x; 6.0 and later use those of hipMemoryType. */
 #define GCR_HIP_5_MEMORY_TYPE_HOST	   0
 #define GCR_HIP_5_MEMORY_TYPE_DEVICE	   1
 #define GCR_HIP_5_MEMORY_TYPE_ARRAY	   2
@@ -583,8 +584,8 @@ typedef enum hipDriverProcAddressQueryResult {
 #define GCR_HIP_6_MEMORY_TYPE_UNIFIED	   11
 
 /*
- * hipDeviceProp_t as hipGetDevicePropertiesR0600 fills it in since 6.0: the fields used here, at
- * their offsets, in its size.
+ * hipDeviceProp_t as filled in by hipGetDevicePropertiesR0600 since 6.0: the fields used here, at
+ * their offsets, and the full size.
  */
 struct gcr_hip_properties {
 	char name[256];
@@ -608,7 +609,7 @@ struct gcr_hip_properties {
 	char reserved7[56];
 };
 
-/* The same as hipGetDeviceProperties fills it in, in all versions: the layout of 5.x. */
+/* The same as filled in by hipGetDeviceProperties in all versions: the layout of 5.x. */
 struct gcr_hip_properties_5 {
 	char name[256];
 	size_t totalGlobalMem;
@@ -622,7 +623,7 @@ struct gcr_hip_properties_5 {
 typedef hipError_t gcr_hip_get_properties(struct gcr_hip_properties *properties, int device);
 typedef hipError_t gcr_hip_get_properties_5(struct gcr_hip_properties_5 *properties, int device);
 
-/* What hipMemcpyHtoD reads is const since 7.0, what hipCtxGetApiVersion writes unsigned. */
+/* Since 7.0 hipMemcpyHtoD takes a const source, and hipCtxGetApiVersion writes an unsigned. */
 #if GCR_HIP_HEADERS && !GCR_HIP_HEADERS_SINCE(7, 0)
 typedef void gcr_hip_source;
 typedef int gcr_hip_api_version;
@@ -631,7 +632,7 @@ typedef const void gcr_hip_source;
 typedef unsigned int gcr_hip_api_version;
 #endif
 
-/* ---- functions: all, or those the installed header is too old for ---- */
+/* ---- functions: all, or those missing in an older installed header ---- */
 
 #define GCR_HIP_DECLARE(result, name, arguments) result name arguments;
 

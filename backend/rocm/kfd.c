@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * KFD's part of sysfs. It comes from the kernel, or from a simulator, whose files may be anything:
- * nothing here waits for a file, reads one that is large, or believes a number. One thread.
+ * KFD's part of sysfs. The files come from the kernel, or from a simulator and are then not
+ * trusted: this code never blocks on a file, reads no large file and validates every number.
+ * Single-threaded.
  */
 #include "backend/rocm/kfd.h"
 
@@ -25,14 +26,14 @@
 #define TOPOLOGY "class/kfd/kfd/topology/nodes"
 #define PROC	 "class/kfd/kfd/proc"
 
-/* sysfs gives no file more than a page. */
+/* A sysfs file has at most one page. */
 #define TEXT_BYTES 4096
 
-/* Of a memory bank: include/uapi or kfd_crat.h, HSA_MEM_HEAP_TYPE_FB_PUBLIC and _PRIVATE. */
+/* Types of memory banks: include/uapi or kfd_crat.h, HSA_MEM_HEAP_TYPE_FB_PUBLIC and _PRIVATE. */
 #define HEAP_PUBLIC  1
 #define HEAP_PRIVATE 2
 
-/* The inode of the first PID namespace (include/linux/proc_ns.h, PROC_PID_INIT_INO). */
+/* The inode of the initial PID namespace (include/linux/proc_ns.h, PROC_PID_INIT_INO). */
 #define FIRST_PID_NAMESPACE 0xeffffffcu
 
 struct node {
@@ -68,7 +69,10 @@ static bool find_sysfs(char ret_path[PATH_MAX])
 
 /* ---- files ---- */
 
-/* The text of a file below @sysfs, as much as fits, without what is behind its last line. */
+/*
+ * Reads the text of a file below @sysfs, truncated to the buffer, without bytes after its last
+ * line.
+ */
 static int __attribute__((format(printf, 3, 4)))
 read_text(const char *sysfs, char text[TEXT_BYTES + 1], const char *format, ...)
 {
@@ -113,7 +117,7 @@ read_text(const char *sysfs, char text[TEXT_BYTES + 1], const char *format, ...)
 	return 0;
 }
 
-/* A whole decimal number that fits. Signs and white space before it are no part of one. */
+/* Parses a whole decimal number that fits; no sign or leading white space is accepted. */
 static bool parse_number(const char *text, uint64_t *ret_number)
 {
 	unsigned long long number;
@@ -129,7 +133,7 @@ static bool parse_number(const char *text, uint64_t *ret_number)
 	return true;
 }
 
-/* All names in a directory that are numbers of 32 bits as the kernel writes them. */
+/* Lists all names in a directory that are 32-bit numbers as the kernel writes them. */
 static int list_numbers(const char *sysfs, const char *name, struct numbers *ret_numbers)
 {
 	_cleanup_closedir_ DIR *directory = NULL;
@@ -171,7 +175,7 @@ static int compare_numbers(const void *left, const void *right)
 	return (first > second) - (first < second);
 }
 
-/* The number after a name in lines of "name number"; false if there is none. */
+/* Finds the number after a name in lines of "name number"; false if there is none. */
 static bool find_property(const char *text, const char *name, uint64_t *ret_number)
 {
 	size_t length = strlen(name);
@@ -216,7 +220,10 @@ void gcr_kfd_uuid(uint64_t unique_id, uint32_t domain, uint32_t location_id,
 	memcpy(ret_uuid, text, GCR_UUID_BYTES);
 }
 
-/* -ENODEV if it is no GPU, or not ours to use: then the kernel does not tell its number. */
+/*
+ * Returns -ENODEV if the node is no GPU, or is not accessible: then the kernel does not show its
+ * number.
+ */
 static int read_node(const char *sysfs, uint32_t number, struct node *ret_node)
 {
 	char text[TEXT_BYTES + 1];
@@ -236,13 +243,13 @@ static int read_node(const char *sysfs, uint32_t number, struct node *ret_node)
 		.domain = (uint32_t)property(text, "domain", 0),
 		.location_id = (uint32_t)property(text, "location_id", 0),
 	};
-	/* The CPU's part of an APU of the old kind has a number too. */
+	/* The CPU part of an older APU has a number too. */
 	return ret_node->simd_count ? 0 : -ENODEV;
 }
 
 /*
- * A file of the device that amdgpu drives. A partition's render node is of a device that has
- * nothing there: then the one on the bus.
+ * Reads a file of the device driven by amdgpu. The render node of a partition belongs to a device
+ * without such files: then the device on the bus is used.
  */
 static int read_device(const char *sysfs, const struct node *node, const char *name,
 		       char text[TEXT_BYTES + 1])
@@ -267,7 +274,7 @@ static bool read_device_number(const char *sysfs, const struct node *node, const
 	return read_device(sysfs, node, name, text) == 0 && parse_number(text, ret_number);
 }
 
-/* Without amdgpu's counters: KFD's memory banks say how much there is. */
+/* Used without amdgpu's counters: returns the total size of KFD's memory banks. */
 static uint64_t banks_bytes(const char *sysfs, uint32_t number)
 {
 	_cleanup_numbers_ struct numbers banks = {0};
@@ -311,7 +318,10 @@ static void read_memory(const char *sysfs, uint32_t number, const struct node *n
 	gpu->flags |= GCR_GPU_MEMORY;
 }
 
-/* One line of printable text, at most @most bytes of it: it is shown, and goes into manifests. */
+/*
+ * Reduces a name to one line of at most @most printable bytes: names are displayed and stored in
+ * manifests.
+ */
 static void clean_name(char *text, size_t most)
 {
 	text[strcspn(text, "\n")] = '\0';
@@ -323,8 +333,8 @@ static void clean_name(char *text, size_t most)
 }
 
 /*
- * Boards for servers have a name of their own. Else the one of the chip, which newer kernels do not
- * know: they say "ip discovery".
+ * Server boards have a product name. Otherwise the chip's name is used, which newer kernels do not
+ * know: they return "ip discovery".
  */
 static void read_name(const char *sysfs, uint32_t number, const struct node *node,
 		      struct gcr_gpu_info *gpu)
@@ -363,7 +373,7 @@ static void mark_partitions(struct gcr_gpus_reply *reply)
 
 /* ---- processes ---- */
 
-/* The simulator's numbers are those of whoever reads them. */
+/* Returns true if the pids are valid in this PID namespace; the simulator's always are. */
 static bool has_our_numbers(const char *sysfs)
 {
 	struct stat status;
@@ -403,7 +413,7 @@ static void read_processes(const char *sysfs, const struct node *nodes,
 	}
 }
 
-/* ---- all of them ---- */
+/* ---- lists ---- */
 
 void gcr_kfd_driver_version_below(const char *sysfs, char ret_version[GCR_NAME_BYTES])
 {
@@ -456,7 +466,7 @@ void gcr_kfd_driver_version(char ret_version[GCR_NAME_BYTES])
 	gcr_kfd_driver_version_below(sysfs, ret_version);
 }
 
-/* A simulated program that was killed cannot have brought the files up to date. */
+/* A simulated program that was killed could not update the files. */
 static void refresh_simulator(void)
 {
 	static int (*refresh)(void);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The preflight for HIP: what its data's freeze would lose, or what would go on working on memory
- * that is taken away. Programs that use ROCm's lower library (libhsa-runtime64) beside HIP cannot
- * be told apart: HIP itself is made of it.
+ * The preflight for HIP: finds uses of the GPU that a freeze would break, or that would keep
+ * accessing memory after its removal. Programs that use ROCm's lower library (libhsa-runtime64)
+ * directly cannot be distinguished, because HIP itself uses that library.
  */
 #include "backend/rocm/preflight.h"
 
@@ -29,8 +29,8 @@
 #define DMABUF "/dmabuf:"
 
 /*
- * The preload library keeps its descriptors of GPU memory, which are dma-bufs, at high numbers, out
- * of select(2)'s way or near the limit; see fs/process/children.c.
+ * The preload library keeps its descriptors of GPU memory, which are dma-bufs, at high numbers, to
+ * avoid the range of select(2), or near the limit; see fs/process/children.c.
  */
 #define LOWEST_KEPT 200
 
@@ -49,8 +49,8 @@ const struct gcr_obstacle gcr_hip_obstacles[] = {
 	{GCR_OBSTACLE_MAPPED, "radeonsi_drv_video.so", 0, VIDEO_WHY, VIDEO_DO},
 	{GCR_OBSTACLE_MAPPED, "librocdecode.so", 0, VIDEO_WHY, VIDEO_DO},
 	/*
-	 * What such tools put into the program themselves. libroctracer64, librocprofiler-register
-	 * and librocprofiler-sdk are in programs that nobody looks at, too.
+	 * Libraries that such tools load into the program. libroctracer64, librocprofiler-register
+	 * and librocprofiler-sdk are also loaded in programs that are not being observed.
 	 */
 	{GCR_OBSTACLE_MAPPED, "librocm-debug-agent.so", 0, TOOL_WHY, TOOL_DO},
 	{GCR_OBSTACLE_MAPPED, "librocprofiler-sdk-tool.so", 0, TOOL_WHY, TOOL_DO},
@@ -59,7 +59,10 @@ const struct gcr_obstacle gcr_hip_obstacles[] = {
 };
 const size_t gcr_hip_obstacles_count = GCR_ARRAY_SIZE(gcr_hip_obstacles);
 
-/* ROCm's run time loads every library that it names, and hands it all calls and queues. */
+/*
+ * ROCm's run time loads every library named in HSA_TOOLS_LIB, and passes all calls and queues to
+ * them.
+ */
 static int check_environment(const struct gcr_look *look)
 {
 	_cleanup_free_ char *tools = NULL;
@@ -75,7 +78,10 @@ static int check_environment(const struct gcr_look *look)
 			     (int)look->pid, tools);
 }
 
-/* A dma-buf that is not our library's is the program's, and somebody else may have it too. */
+/*
+ * A dma-buf that is not the preload library's is the program's, and may be shared with another
+ * process.
+ */
 static int check_export(int fd, const char *target, void *data)
 {
 	const struct gcr_look *look = data;

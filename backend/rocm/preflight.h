@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What can be seen in /proc that forbids to freeze a HIP process. */
+/* Obstacles visible in /proc that forbid freezing a HIP process. */
 #ifndef GCR_ROCM_PREFLIGHT_H
 #define GCR_ROCM_PREFLIGHT_H
 
@@ -11,9 +11,9 @@
 #include "lib/error.h"
 
 /*
- * The preflight of struct gcr_backend; no version of the driver is refused. 0: nothing was seen.
- * Errors, with words: -EOPNOTSUPP something stands in the way, -ESRCH the process ended, -EACCES
- * /proc says no.
+ * The preflight of struct gcr_backend; no driver version is refused. Returns 0 if no obstacle was
+ * found. Errors, with a message: -EOPNOTSUPP an obstacle, -ESRCH the process has ended, -EACCES
+ * access to /proc was denied.
  */
 int gcr_hip_preflight(pid_t pid, const char *device_directory, const char *driver_version,
 		      struct gcr_error *error);

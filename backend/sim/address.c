@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The address space of device pointers: which ranges are taken, which of them have memory
- * behind them, and which allocation a pointer belongs to. A device pointer is a host address,
- * so that the CPU can run kernels. What is taken but not mapped is held by PROT_NONE mappings.
+ * The address space of device pointers: which ranges are reserved, which of them are backed by
+ * memory, and which allocation a pointer belongs to. A device pointer is a host address, so that
+ * the CPU can run kernels. Reserved but unmapped addresses are held by PROT_NONE mappings.
  */
 #include "backend/sim/sim.h"
 
@@ -17,7 +17,7 @@ static size_t align_up(size_t value, size_t alignment)
 	return (value + alignment - 1) & ~(alignment - 1);
 }
 
-/* The index of the first span that ends above `address`. */
+/* Returns the index of the first span that ends above `address`. */
 static size_t span_index(const struct span_table *table, CUdeviceptr address)
 {
 	size_t low = 0, high = table->count;
@@ -107,8 +107,10 @@ CUdeviceptr range_reserve(size_t size_bytes, size_t alignment, CUdeviceptr hint)
 		munmap((void *)hint, size_bytes);
 		return 0;
 	}
-	/* First fit: what is freed and allocated again in the same order comes back at the same
-	 * addresses, as the real driver's does. */
+	/*
+	 * First fit: memory freed and allocated again in the same order gets the same addresses, as
+	 * with the real driver.
+	 */
 	for (size_t i = 0; start + size_bytes <= SIM_VA_END;) {
 		start = align_up(start, alignment);
 		if (i < ranges.count &&
@@ -127,7 +129,7 @@ CUdeviceptr range_reserve(size_t size_bytes, size_t alignment, CUdeviceptr hint)
 			munmap((void *)start, size_bytes);
 			return 0;
 		}
-		start += alignment; /* something of the program's is there */
+		start += alignment; /* another mapping of the program is there */
 	}
 	return 0;
 }
@@ -242,7 +244,7 @@ int mapping_attach(const struct mapping *mapping)
 	}
 	if (address == MAP_FAILED)
 		return -errno;
-	/* A child has no device memory in its address space, and no managed memory either. */
+	/* A forked child has neither device memory nor managed memory in its address space. */
 	madvise(address, mapping->size_bytes, MADV_DONTFORK);
 	return 0;
 }
@@ -320,7 +322,7 @@ void mapping_reside(struct mapping *mapping, int gpu)
 	if (mapping->phys || atomic_load(&mapping->resident) == gpu + 1)
 		return;
 	shared_lock();
-	/* What does not fit stays where it is, and the GPU reaches it there. */
+	/* If the GPU is full, the memory stays where it is, and the GPU accesses it there. */
 	if (gpu < 0 || shared_gpu_used_bytes((unsigned)gpu) + mapping->size_bytes <=
 			       shared->gpus[gpu].capacity_bytes) {
 		before = atomic_exchange(&mapping->resident, gpu + 1);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * For CRIU, what amdgpu_plugin.so does for a process on a real AMD GPU: before the dump a simulated
- * HIP process lets go of all that is the machine's, its memory's contents go to its own, and after
- * the restore (or the dump, if the process goes on) it has everything again, at its place. The
- * process does that itself: its restore thread is asked, as for cuCheckpointProcess*. That has to
- * run for it, though CRIU has stopped it.
+ * The CRIU plugin that stands in for amdgpu_plugin.so of a real AMD GPU. Before the dump a
+ * simulated HIP process releases everything that belongs to the machine and saves the contents of
+ * its device memory in its own memory. After the restore (or after the dump, if the process
+ * continues) the process gets everything back at the same addresses. The process does this itself:
+ * the plugin sends requests to its restore thread, as cuCheckpointProcess* does. That thread must
+ * be allowed to run, although CRIU has stopped it.
  *
- * Other plugins are always asked too. Where gpucrfs's own is loaded, that freezes the process
- * first, which takes HIP calls: then this one waits until CRIU has stopped all. Without it, it
- * begins while the process runs, so that threads that are in a call come out of it.
+ * CRIU calls all plugins in turn. If gpucrfs's own plugin is loaded, that plugin freezes the
+ * process first, which needs HIP calls: this plugin then waits until CRIU has stopped all threads.
+ * Otherwise this plugin begins while the process runs, so that threads inside a call can leave it.
  */
 #include "backend/sim/checkpoint_message.h"
 
@@ -25,18 +26,18 @@
 
 #include "criu-glue/plugin/criu_abi.h"
 
-#define NAME		"amdgpu_plugin" /* as the images' inventory has it */
-#define LOCK_TIMEOUT_MS 5000		/* CRIU gives all of it 10 s */
+#define NAME		"amdgpu_plugin" /* name in the inventory image */
+#define LOCK_TIMEOUT_MS 5000		/* CRIU allows 10 s for everything */
 
 enum level { LEVEL_ERROR = 1, LEVEL_INFO = 3 };
 
 static struct {
-	int *pids; /* that have let go */
+	int *pids; /* processes that have released their GPUs */
 	size_t count;
 	bool is_active, is_noted;
 } dump;
 
-/* Only its names are used: those of a HIP process. */
+/* Only the thread name is used, to find HIP processes. */
 const struct sim_vendor sim_vendor = {.server_thread_name = "hip-sim-restore"};
 
 static void __attribute__((format(printf, 2, 3))) tell(enum level level, const char *format, ...)
@@ -54,7 +55,7 @@ static void __attribute__((format(printf, 2, 3))) tell(enum level level, const c
 		fprintf(stderr, "%s: %s\n", NAME, words);
 }
 
-/* The machine is the one that the process thinks it is in, unless CRIU was told. */
+/* Uses the machine from the process's environment, unless CRIU's environment names one. */
 static void machine_find(int pid)
 {
 	_cleanup_close_ int fd = -1;
@@ -72,7 +73,7 @@ static void machine_find(int pid)
 			setenv("GPUCR_SIM_DIR", word + 14, 1);
 }
 
-/* The request goes on in a thread of its own: only CRIU's own thread may trace. */
+/* A request runs in a separate thread: only CRIU's main thread may call ptrace. */
 struct asking {
 	int pid;
 	struct checkpoint_request request;
@@ -90,8 +91,8 @@ static void *ask_it(void *data)
 }
 
 /*
- * Have a thread of CRIU's run until the request is over, whatever signals it gets. A SIGSTOP, of a
- * restore that is to leave the process stopped, is sent anew then.
+ * Lets a thread traced by CRIU run until the request is over, and passes on its signals. A SIGSTOP
+ * (from a restore that is to leave the process stopped) is suppressed, and sent again afterwards.
  */
 static int let_run(int tid, struct asking *asking)
 {
@@ -119,7 +120,10 @@ static int let_run(int tid, struct asking *asking)
 	return 0;
 }
 
-/* Has the restore thread of a process run for one request; it may be stopped by CRIU. */
+/*
+ * Lets a process's restore thread run for one request; CRIU may have stopped the thread. Returns 0
+ * or -1.
+ */
 static int ask(int pid, int tid, enum checkpoint_verb verb)
 {
 	struct asking asking = {.pid = pid,
@@ -154,7 +158,7 @@ static bool has_left(int pid)
 	return false;
 }
 
-/* -ENOTSUP when it is done, or nothing to do: the other plugins are asked then. */
+/* Returns -ENOTSUP after success, or if there is nothing to do: CRIU then calls the next plugin. */
 static int leave(int pid)
 {
 	int tid = checkpoint_thread_find(pid);
@@ -204,15 +208,21 @@ static int resume_devices_late(int pid)
 
 static int plugin_init(int stage)
 {
-	/* A pre-dump lets the programs run on. */
+	/* During a pre-dump the programs keep running. */
 	dump.is_active = stage == GCR_CRIU_STAGE_DUMP;
-	/* CRIU wants to hear of it. Whose GPUs are to come back is seen by the process itself. */
+	/*
+	 * CRIU checks that each plugin of the inventory is present. Each process knows by itself
+	 * whether its GPUs are to be restored.
+	 */
 	if (stage == GCR_CRIU_STAGE_RESTORE && check_and_remove_inventory_plugin)
 		check_and_remove_inventory_plugin(NAME, strlen(NAME));
 	return 0;
 }
 
-/* Whether they will be killed is not told, so that all of them come back. */
+/*
+ * The plugin does not know whether the processes will be killed, so all of them get their GPUs
+ * back.
+ */
 static void plugin_exit(int stage, int result)
 {
 	for (size_t i = 0; stage == GCR_CRIU_STAGE_DUMP && i < dump.count; i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Host functions and callbacks. As measured of the real driver, one thread of each context runs
- * those of all its streams, one after the other; it is made by the first call that submits one and
- * so has that thread's name.
+ * Host functions and callbacks. As measured with the real driver, one thread per context runs the
+ * functions of all its streams one after the other; the first call that submits one starts the
+ * thread, which inherits the caller's thread name.
  */
 #include "backend/sim/sim.h"
 
@@ -10,7 +10,7 @@ struct callbacks {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	CUcontext context;
-	const struct work *item; /* what is to be run or is running; NULL: nothing */
+	const struct work *item; /* item to run or being run; NULL: none */
 	bool ending;
 };
 
@@ -83,7 +83,7 @@ void callback_run(CUcontext context, const struct work *item)
 		pthread_cond_wait(&callbacks->changed, &callbacks->lock);
 }
 
-/* Nothing is submitted any more, and nothing runs. */
+/* Called when no item is running and none will be submitted. */
 void callbacks_end(CUcontext context)
 {
 	struct callbacks *callbacks = TAKE_PTR(context->callbacks);

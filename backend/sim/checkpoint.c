@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuCheckpointProcess*: the calling side. Everything is asked of the target's restore thread
+ * cuCheckpointProcess*: the calling side. All requests go to the target's restore thread
  * (checkpoint_ask.c).
  */
 #include "backend/sim/checkpoint_message.h"
@@ -38,7 +38,7 @@ CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
 
 	if (!state)
 		return CUDA_ERROR_INVALID_VALUE;
-	/* Measured: it waits for the call under way, and for a stopped target to go on. */
+	/* Measured: waits for the call under way, and until a stopped target is continued. */
 	result = checkpoint_ask(pid, &nothing);
 	if (!result)
 		result = checkpoint_find(pid, &target);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Asking the restore thread of a process for something: one request after the other, for as long as
- * that takes. Also part of a plugin for CRIU, where there is no simulated process: of the simulator
- * it uses the machine's state alone.
+ * Sends requests to the restore thread of a process, one after the other, without a time limit.
+ * Also part of the plugin for CRIU, where there is no simulated process: of the simulator this code
+ * uses only the machine's state.
  */
 #include "backend/sim/checkpoint_message.h"
 
@@ -36,11 +36,13 @@ int checkpoint_address(int pid, struct sockaddr_un *ret_address, int *ret_direct
 	return 0;
 }
 
-/* A thread that can run hears a knock long before. */
+/* A thread that can run reacts to a knock much sooner. */
 #define KNOCK_PATIENCE_NS 30000000000ull
 
-/* Measured: 304 for a process that does not exist, is another user's or dies in the middle; 3 for
- * one that never called cuInit. */
+/*
+ * Measured: 304 for a process that does not exist, belongs to another user or dies during the call;
+ * 3 for one that never called cuInit.
+ */
 static CUresult no_target(int pid)
 {
 	if (pid <= 0 || (kill(pid, 0) < 0 && errno == ESRCH))
@@ -92,7 +94,7 @@ int checkpoint_thread_find(int pid)
 	return tid;
 }
 
-/* What /proc has of the thread @tid in the file @name, cut at @size; "": there is none. */
+/* Reads file @name of thread @tid in /proc, truncated to @size; "" if there is none. */
 static void read_proc(int tid, const char *name, char *text, size_t size)
 {
 	_cleanup_close_ int fd = -1;
@@ -105,7 +107,7 @@ static void read_proc(int tid, const char *name, char *text, size_t size)
 	text[length > 0 ? length : 0] = '\0';
 }
 
-/* Of the thread @tid; NUL: there is none. */
+/* Returns the state letter of thread @tid; NUL: there is no such thread. */
 static char state_of(int tid)
 {
 	char text[1024], *field;
@@ -131,9 +133,9 @@ static int knock(int pid)
 }
 
 /*
- * Connects to the target, and knocks for as long as it does not listen: a knock can be lost when
- * another controller is served at the same time. A stopped target is waited for. One that neither
- * listens nor hears anything belongs to another machine or has lost its directory.
+ * Connects to the target, and knocks while the target does not listen: a knock can be lost while
+ * another controller is served. Waits for a stopped target. A running target that neither listens
+ * nor reacts belongs to another machine or has lost its directory: -ESRCH.
  */
 static int target_reach(int pid, uint64_t start_time)
 {
@@ -157,7 +159,10 @@ static int target_reach(int pid, uint64_t start_time)
 	return fd;
 }
 
-/* One request and its answer. -EAGAIN: the target has closed the connection without serving it. */
+/*
+ * Sends one request and receives the reply. -EAGAIN: the target closed the connection without
+ * serving the request.
+ */
 static int exchange(int fd, int pid, uint64_t start_time, const struct checkpoint_request *request,
 		    CUresult *ret_result)
 {
@@ -168,8 +173,10 @@ static int exchange(int fd, int pid, uint64_t start_time, const struct checkpoin
 	complete.start_time = start_time;
 	if (send(fd, &complete, sizeof(complete), MSG_NOSIGNAL) != sizeof(complete))
 		return -EAGAIN;
-	/* A stopped target answers when it is continued. One that died while a child of its
-	 * keeps the socket open never will. */
+	/*
+	 * A stopped target replies when it is continued. A target that died while its child keeps
+	 * the socket open never replies.
+	 */
 	for (;;) {
 		int r = poll(&answer, 1, 200);
 
@@ -182,8 +189,10 @@ static int exchange(int fd, int pid, uint64_t start_time, const struct checkpoin
 	}
 	if (recv(fd, &reply, sizeof(reply), MSG_WAITALL) != sizeof(reply))
 		return -EAGAIN;
-	/* The connection is the last thing that a checkpointed process lets go of. A child that it
-	 * forked just now may keep it open. */
+	/*
+	 * A checkpointed process closes the connection last of all, so wait for the close; not for
+	 * ever, because a child forked just now may keep the connection open.
+	 */
 	poll(&answer, 1, 1000);
 	*ret_result = (CUresult)reply.result;
 	return 0;
@@ -217,7 +226,7 @@ static CUresult find(int pid, struct shared_process *ret_process)
 		int index;
 
 		shared_lock();
-		/* An entry whose process has called exec is of no use, though the pid lives. */
+		/* An entry whose process has called exec is stale, although the pid is alive. */
 		shared_reclaim();
 		index = shared_process_find(pid);
 		if (index >= 0)
@@ -233,7 +242,7 @@ static CUresult find(int pid, struct shared_process *ret_process)
 	return no_target(pid);
 }
 
-/* Measured: the id of any thread names its process. */
+/* Measured: the id of any thread identifies its process. */
 static int group_of(int tid)
 {
 	char text[1024];
@@ -251,7 +260,7 @@ CUresult checkpoint_find(int pid, struct shared_process *ret_process)
 	if (pid <= 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	pid = group_of(pid);
-	/* The caller may be checkpointed itself. */
+	/* The caller itself may be checkpointed, and then has no state mapped. */
 	if (shared_attach() < 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	result = find(pid, ret_process);
@@ -264,8 +273,10 @@ CUresult checkpoint_ask(int pid, const struct checkpoint_request *request)
 	struct shared_process target;
 	CUresult result = checkpoint_find(pid, &target);
 
-	/* Measured: a main thread that has ended is not found by its id, but by others' of the
-	 * process. */
+	/*
+	 * Measured: if the main thread has ended, its id does not find the process, but the ids of
+	 * other threads do.
+	 */
 	if (!result && state_of(pid) == 'Z')
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	return result ? result : ask(group_of(pid), request);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a controller and the restore thread of its target say to each other: one request and one
- * reply a connection, on the socket processes/PID.sock of the state directory. The restore thread
- * of a checkpointed process has no socket and no directory until somebody knocks; a socket that it
- * closes with requests in the queue has served none of them.
+ * Messages between a controller and the restore thread of its target: one request and one reply per
+ * connection, on the socket processes/PID.sock of the state directory. The restore thread of a
+ * checkpointed process has no socket and no directory until a controller knocks; requests that are
+ * still queued when the thread closes its socket have not been served.
  */
 #ifndef GPUCR_SIM_CHECKPOINT_MESSAGE_H
 #define GPUCR_SIM_CHECKPOINT_MESSAGE_H
@@ -18,9 +18,12 @@ enum checkpoint_verb {
 	CHECKPOINT_VERB_CHECKPOINT,
 	CHECKPOINT_VERB_RESTORE,
 	CHECKPOINT_VERB_UNLOCK,
-	CHECKPOINT_VERB_NOTHING, /* a process that came back registers again, as with all others */
-	/* For a plugin of CRIU. Lock and checkpoint, or neither; and restore and unlock: the latter
-	 * after the answer, when the other threads may be stopped still. */
+	/* No action of its own; like every verb, registers a process that CRIU has restored. */
+	CHECKPOINT_VERB_NOTHING,
+	/*
+	 * For a plugin of CRIU. LEAVE: lock and checkpoint, or neither. RETURN: restore and unlock;
+	 * the unlock follows the reply, when the other threads may still be stopped.
+	 */
 	CHECKPOINT_VERB_LEAVE,
 	CHECKPOINT_VERB_RETURN,
 	CHECKPOINT_VERBS_COUNT,
@@ -30,7 +33,7 @@ struct checkpoint_request {
 	uint32_t verb;
 	uint32_t timeout_ms;
 	uint32_t pair_count;
-	uint64_t start_time; /* of the target, as the controller sees it */
+	uint64_t start_time; /* of the target, as seen by the controller */
 	CUcheckpointGpuPair pairs[SIM_MAX_GPUS];
 };
 
@@ -38,8 +41,11 @@ struct checkpoint_reply {
 	int32_t result;
 };
 
-/* A knock is this signal, queued for the restore thread, which alone waits for it. Its value says
- * which process and thread the controller takes it for: in another pid namespace it cannot know. */
+/*
+ * A knock is this signal, queued for the restore thread, the only thread that waits for it. Its
+ * value carries the target's pid and tid as seen by the controller: in another pid namespace the
+ * target cannot know them.
+ */
 #define CHECKPOINT_KNOCK_SIGNAL (SIGRTMAX - 5)
 
 static inline union sigval checkpoint_knock_value(int pid, int tid)
@@ -53,14 +59,16 @@ static inline void checkpoint_knock_read(union sigval value, int *ret_pid, int *
 	*ret_tid = (int)((uintptr_t)value.sival_ptr & 0x7fffffff);
 }
 
-/* Fills the address for process `pid`. A directory whose name is too long for an address is
- * reached through /proc/thread-self/fd; *ret_directory_fd is then to be closed afterwards. */
+/*
+ * Fills in the address for process `pid`. A directory whose name is too long for an address is
+ * reached through /proc/thread-self/fd; the caller then closes *ret_directory_fd after use.
+ */
 int checkpoint_address(int pid, struct sockaddr_un *ret_address, int *ret_directory_fd);
-/* Copies the target's entry, if the caller may act on it. */
+/* Copies the target's entry if the caller may act on the target. */
 CUresult checkpoint_find(int pid, struct shared_process *ret_process);
-/* Has the target's restore thread do something, and waits for its answer. */
+/* Sends a request to the target's restore thread and waits for the reply. */
 CUresult checkpoint_ask(int pid, const struct checkpoint_request *request);
-/* The restore thread, by its name among the target's threads. -ESRCH if it has none. */
+/* Finds the restore thread by name among the target's threads. -ESRCH if there is none. */
 int checkpoint_thread_find(int pid);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The restore thread: every process that called cuInit has one, and cuCheckpointProcess* calls
- * of other processes are carried out by it, one after the other. A controller that dies
- * meanwhile changes nothing. While the process is checkpointed it waits for a knock, takes hold of
- * the machine's state for one request, and has let go of everything when the answer is sent.
+ * The restore thread: every process that called cuInit has one. The thread carries out the
+ * cuCheckpointProcess* calls of other processes, one after the other; the death of a controller
+ * does not interrupt a call. While the process is checkpointed, the thread waits for a knock, maps
+ * the machine's state for one request, and has released everything when the reply is sent.
  */
 #include "backend/sim/checkpoint_message.h"
 
@@ -15,11 +15,11 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-/* How long a socket is kept open for whoever knocked. */
+/* How long the socket stays open for a controller after its knock. */
 #define KNOCKED_MS 1000
 
 static int server_fd = -1;
-/* What whoever knocked takes it for: the socket has the pid's name. */
+/* The pid and tid by which the controller knows this process; the socket is named after the pid. */
 static int server_pid, server_tid;
 static sem_t started;
 
@@ -33,7 +33,7 @@ static const char *const verb_names[] = {
 	[CHECKPOINT_VERB_RETURN] = "cuCheckpointProcessRestore",
 };
 
-/* All or nothing. */
+/* Locks and checkpoints the process; on failure the process is not locked. */
 static CUresult leave(unsigned timeout_ms)
 {
 	CUresult result = checkpoint_lock(timeout_ms);
@@ -53,7 +53,7 @@ static CUresult serve(const struct checkpoint_request *request)
 
 	if (request->verb >= CHECKPOINT_VERBS_COUNT || request->pair_count > SIM_MAX_GPUS)
 		return CUDA_ERROR_INVALID_VALUE;
-	/* Assumed of the real driver: as of a process that has never called cuInit. */
+	/* Assumed of the real driver: same result as for a process that never called cuInit. */
 	if (process_is_deinitialized())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (checkpoint_holds_nothing() &&
@@ -94,7 +94,10 @@ static bool peer_permitted(int fd)
 	       (peer.uid == 0 || peer.uid == geteuid());
 }
 
-/* Whoever sent a request and died while it waited in the queue gets no operation. */
+/*
+ * Returns true if the sender died while its request was queued: the request is then not carried
+ * out.
+ */
 static bool peer_gone(int fd)
 {
 	struct pollfd peer = {.fd = fd, .events = POLLRDHUP};
@@ -117,7 +120,7 @@ static int server_open(int pid)
 	unlink(address.sun_path);
 	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
 		return -errno;
-	/* Who may do what is decided for each request. */
+	/* Permissions are checked for each request. */
 	chmod(address.sun_path, 0666);
 	if (listen(fd, 64) < 0)
 		return -errno;
@@ -135,7 +138,7 @@ static sigset_t knock_signals(void)
 	return signals;
 }
 
-/* Lets go of the socket and the machine's state. */
+/* Releases the socket and the machine's state. */
 static void server_close(void)
 {
 	const sigset_t signals = knock_signals();
@@ -147,13 +150,18 @@ static void server_close(void)
 		unlink(address.sun_path);
 	close(TAKE_FD(server_fd));
 	shared_detach();
-	/* Those of whom has just been served would open all of it again, and others repeat theirs.
+	/*
+	 * Drop queued knocks: those of the controller just served would reopen everything, and
+	 * other controllers repeat theirs.
 	 */
 	while (sigtimedwait(&signals, NULL, &now) > 0)
 		;
 }
 
-/* Waits for a knock. The process may have become another one meanwhile, in another machine. */
+/*
+ * Waits for a knock and reopens the state and the socket. CRIU may have restored the process with
+ * another pid or in another machine.
+ */
 static void server_reopen(void)
 {
 	const sigset_t signals = knock_signals();
@@ -184,7 +192,10 @@ static void connection_serve(int connection)
 		server_close();
 	if (complete)
 		send(fd, &reply, sizeof(reply), MSG_NOSIGNAL);
-	/* Who is stopped may have the lock of the gate: whoever asked does not wait for that. */
+	/*
+	 * A stopped thread may hold the gate's lock: the controller must not wait for that, so the
+	 * reply is sent first.
+	 */
 	if (complete && request.verb == CHECKPOINT_VERB_RETURN && !reply.result)
 		checkpoint_unlock();
 }
@@ -225,7 +236,10 @@ static void *server_thread(void *argument)
 
 void checkpoint_server_forked(void)
 {
-	/* A controller must not wait for an answer that nobody here will give. */
+	/*
+	 * Close the socket: a controller must not wait for a reply from this child, which has no
+	 * restore thread.
+	 */
 	if (server_fd >= 0)
 		close(TAKE_FD(server_fd));
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Checkpoint and restore of this process, run by its restore thread. The bytes of device memory
- * go to anonymous memory of the process, its address ranges stay held, and it lets go of
- * everything that is the machine's: the restore may happen in another one, after CRIU. What the
- * real driver carries out and then cannot restore is carried out and lost here too (test/gpu and
- * the comments say what was measured).
+ * Checkpoint and restore of this process, run by its restore thread. The bytes of device memory are
+ * saved in anonymous memory of the process, its address ranges stay reserved, and the process
+ * releases everything that belongs to the machine: the restore may happen in another machine, after
+ * CRIU. Memory that the real driver checkpoints but cannot restore is lost here too (the
+ * measurements are in test/gpu and in the comments).
  */
 #include "backend/sim/sim.h"
 
@@ -13,13 +13,13 @@
 
 #define COPY_BYTES ((size_t)64 << 10)
 
-/* Only the restore thread writes it; the shared table has a copy for everybody. */
+/* Written only by the restore thread; the shared table has a copy for other processes. */
 static CUprocessState state;
-/* A restore has failed. Measured: the state goes on being "checkpointed", and nothing works. */
+/* A restore has failed. Measured: the state stays "checkpointed" and every further call fails. */
 static bool failed;
-/* Measured: after a checkpoint that was refused every other one is, without that reason too. */
+/* Measured: after one refused checkpoint all later ones fail too, whatever the cause. */
 static bool refused;
-/* Why the next restore will fail, found out when checkpointing. */
+/* The error of the next restore, determined by the checkpoint. */
 static CUresult lost;
 /* The GPUs of the machine where the checkpoint was made. */
 static struct {
@@ -76,7 +76,7 @@ static CUresult phys_save(struct phys *phys)
 	if (saved == MAP_FAILED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	madvise(saved, size_bytes, MADV_HUGEPAGE);
-	/* Holes were never written and read as zeros, as the fresh mapping does. */
+	/* Skip holes: they were never written and read as zeros, like the new anonymous mapping. */
 	while ((data = lseek(fd, data, SEEK_DATA)) >= 0 && (size_t)data < size_bytes) {
 		off_t hole = lseek(fd, data, SEEK_HOLE);
 
@@ -137,8 +137,10 @@ static void phys_saved_free(struct phys *phys)
 	phys->saved = NULL;
 }
 
-/* Measured: the checkpoint of a process with memory shared through a descriptor succeeds and
- * the restore says 801; with live legacy IPC the restore says 1. */
+/*
+ * Measured: the checkpoint of a process with memory shared through a descriptor succeeds, and the
+ * restore returns 801; with live legacy IPC the restore returns 1.
+ */
 static CUresult find_lost(void)
 {
 	CUresult result = CUDA_SUCCESS;
@@ -247,8 +249,10 @@ static int gpu_left_by_uuid(const CUuuid *uuid)
 	return -1;
 }
 
-/* Every GPU of the machine where it was checkpointed has to be listed once, and get one place.
- * Without a list the GPUs are those with the same numbers. */
+/*
+ * Builds the mapping of GPUs. The pairs must list every GPU of the machine of the checkpoint once,
+ * each with a different new GPU. Without pairs, GPUs keep their numbers.
+ */
 static CUresult remap(const CUcheckpointGpuPair *pairs, unsigned count, unsigned *new_gpu)
 {
 	unsigned from = 0, to = 0, all = (1u << left.gpu_count) - 1;
@@ -273,7 +277,7 @@ static CUresult remap(const CUcheckpointGpuPair *pairs, unsigned count, unsigned
 	return CUDA_SUCCESS;
 }
 
-/* All of it or nothing. The shared lock is held. */
+/* Allocates all of the memory or none. The shared lock is held. */
 static CUresult memory_take(void)
 {
 	CUresult result = contexts_account();
@@ -308,8 +312,10 @@ static CUresult restore_memory(void)
 		sim.lock_fd = fd;
 		shared->processes[sim.index].holds_no_file = 0;
 	}
-	/* else a forked child still has the old description of it locked, and pid and start
-	 * time go on deciding */
+	/*
+	 * Otherwise a forked child still has its old file description locked, and pid and start
+	 * time keep deciding whether the process is alive.
+	 */
 	result = memory_take();
 	if (result)
 		shared->processes[sim.index].holds_no_file = 1;
@@ -338,7 +344,7 @@ CUresult checkpoint_restore(const CUcheckpointGpuPair *pairs, unsigned count)
 	CUresult result;
 	GCR_LOCK_SCOPE(&sim.lock);
 
-	/* Measured: after a restore that failed every other one says 304. */
+	/* Measured: after a failed restore every later one returns 304. */
 	if (failed)
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	if (state != CU_PROCESS_STATE_CHECKPOINTED)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Devices' contexts: primary and created ones, each thread's stack of current contexts, their
- * limits, and the VRAM they are accounted for. A context is in the list while it can be used.
+ * Contexts: primary and created ones, each thread's stack of current contexts, their limits, and
+ * their VRAM in the shared table. A context is in the list while it can be used.
  */
 #include "backend/sim/sim.h"
 
@@ -9,7 +9,7 @@
 
 static struct CUctx_st *contexts; /* sim.lock */
 static struct CUctx_st *greens;	  /* sim.lock */
-static struct CUctx_st *ended;	  /* threads may still have these current */
+static struct CUctx_st *ended;	  /* threads may still have these as current contexts */
 static struct CUctx_st *primary[SIM_MAX_GPUS];
 static unsigned primary_flags[SIM_MAX_GPUS];
 
@@ -212,7 +212,7 @@ void context_green_end(CUcontext context)
 		}
 }
 
-/* The next green one of this context; NULL: none. */
+/* Returns a green context of this owner; NULL: none. */
 static CUcontext green_of(CUcontext owner)
 {
 	GCR_LOCK_SCOPE(&sim.lock);
@@ -222,7 +222,7 @@ static CUcontext green_of(CUcontext owner)
 	return NULL;
 }
 
-/* Called without sim.lock. */
+/* The caller does not hold sim.lock. */
 static void context_end(CUcontext context)
 {
 	CUcontext green;
@@ -246,7 +246,7 @@ static void context_end(CUcontext context)
 	device_files_open();
 }
 
-/* With a reference more. sim.lock is held. */
+/* Takes another reference to the device's primary context. sim.lock is held. */
 static CUresult primary_retain(CUdevice dev, CUcontext *ret_context)
 {
 	if (!device_valid(dev))
@@ -562,7 +562,7 @@ static CUresult limit_set(CUcontext context, CUlimit limit, size_t value)
 	return result;
 }
 
-/* Measured: a stack is rounded up to 16 bytes, and changing it waits for the GPU. */
+/* Measured: the stack size is rounded up to 16 bytes, and changing it waits for the GPU. */
 CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
 	SIM_ENTER_CONTEXT(context);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuMemcpy* and cuMemset*. A call without a stream goes through the default stream and waits;
- * memsets of device memory do not wait, as on the GPU.
+ * cuMemcpy* and cuMemset*. A call without a stream uses the default stream and waits; memsets of
+ * device memory do not wait, as on the GPU.
  */
 #include "backend/sim/sim.h"
 
@@ -26,7 +26,7 @@ static bool is_accessible(unsigned devices, CUdeviceptr address, size_t size_byt
 	return accessible;
 }
 
-/* Host memory the driver knows. */
+/* Returns true for host memory that the driver knows. */
 static bool is_pinned(CUdeviceptr address)
 {
 	struct allocation *allocation;
@@ -44,7 +44,10 @@ static bool is_known(CUdeviceptr address)
 
 enum copy_side { SIDE_ANY, SIDE_HOST, SIDE_DEVICE };
 
-/* A device pointer must be known along its whole length when the copy is queued. */
+/*
+ * Checks an address of a copy. A device pointer must be valid for its whole length when the copy is
+ * queued.
+ */
 static bool side_valid(enum copy_side side, unsigned devices, CUdeviceptr address,
 		       size_t size_bytes, bool write)
 {
@@ -55,7 +58,7 @@ static bool side_valid(enum copy_side side, unsigned devices, CUdeviceptr addres
 	return side != SIDE_DEVICE || is_pinned(address);
 }
 
-/* The GPU of the stream copies, and those in item->copy.devices may. */
+/* Submits a copy by the stream's GPU; the GPUs in item->copy.devices may access the memory too. */
 static CUresult copy_submit(CUstream handle, struct work *item, enum copy_side to_side,
 			    enum copy_side from_side, bool synchronous)
 {
@@ -75,7 +78,7 @@ static CUresult copy_submit(CUstream handle, struct work *item, enum copy_side t
 	    !side_valid(from_side, item->copy.devices, from,
 			(height - 1) * item->copy.from_pitch + width, false))
 		return CUDA_ERROR_INVALID_VALUE;
-	/* A copy from or to pageable memory returns when it is done with it. */
+	/* A copy from or to pageable memory returns only after the memory has been accessed. */
 	if (!stream->capture && (!is_known(to) || !is_known(from)))
 		synchronous = true;
 	result = stream_submit(stream, item, NULL, synchronous ? &fence : NULL);

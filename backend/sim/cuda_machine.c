@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A machine with NVIDIA GPUs: its device files and how a GPU is called. */
+/* A machine with NVIDIA GPUs: device files and GPU names. */
 #include "backend/sim/shared.h"
 
 static void uuid_make(unsigned char uuid[16])

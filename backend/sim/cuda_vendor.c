@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What is NVIDIA's alone: names, the environment variable, and what a module's image looks like. */
+/* Specific to NVIDIA: names, the environment variable, and the format of a module's image. */
 #include "backend/sim/sim.h"
 
 #include <stdio.h>
@@ -20,7 +20,10 @@ static void uuid_text(const unsigned char u[16], char text[SIM_UUID_TEXT_BYTES])
 		 u[15]);
 }
 
-/* The image's text with its NULs made spaces, as a fat binary's header has some. */
+/*
+ * Returns the image's text with NULs replaced by spaces, because the header of a fat binary
+ * contains NULs.
+ */
 static char *image_text(const void *image)
 {
 	const unsigned char *bytes = image;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Devices as cuDevice* calls show them, and the names of errors.
- */
+/* Devices as cuDevice* calls report them. */
 #include "backend/sim/sim.h"
 
 #include <stdio.h>
@@ -76,7 +74,7 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 	return CUDA_SUCCESS;
 }
 
-/* What is not listed is 0. Features that gpucrfs must notice are as measured on H100. */
+/* Attributes that are not listed are 0. Features relevant to gpucrfs are as measured on H100. */
 static const struct {
 	CUdevice_attribute attribute;
 	int value;

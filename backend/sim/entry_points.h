@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What cuGetProcAddress knows: the base name, the CUDA version that brought this variant, the
- * variant. Versions as in cudaTypedefs.h of CUDA 13.0. PER_THREAD_ENTRY is the variant whose
- * stream 0 is the thread's own.
+ * The table of cuGetProcAddress: base name, CUDA version that introduced the variant, variant.
+ * Versions as in cudaTypedefs.h of CUDA 13.0. PER_THREAD_ENTRY marks the variant in which stream 0
+ * is the thread's own stream.
  */
 ENTRY(cuCheckpointProcessCheckpoint, 12080, cuCheckpointProcessCheckpoint)
 ENTRY(cuCheckpointProcessGetRestoreThreadId, 12080, cuCheckpointProcessGetRestoreThreadId)

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The names of result codes. The words are the name in lower case; programs that show them to
- * people print the name too.
- */
+/* The names of result codes. The texts are the names in lower case; programs print the name too. */
 #include "backend/sim/sim.h"
 
 static const struct {
@@ -165,7 +162,7 @@ CUresult cuGetErrorName(CUresult error, const char **text)
 	if (!text)
 		return CUDA_ERROR_INVALID_VALUE;
 	*text = NULL;
-	/* Seen on 580.159: then no error has a name any more. */
+	/* Seen on 580.159: after the exit handler has run, no error has a name. */
 	if (process_is_deinitialized())
 		return CUDA_ERROR_DEINITIALIZED;
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(results); i++)

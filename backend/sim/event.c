@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Events: an event is the fence of the operation it was recorded behind. Interprocess events
- * are pairs of counters in the shared state.
+ * Events: an event is the fence of the operation that was recorded last. Interprocess events are
+ * pairs of counters in the shared state.
  */
 #include "backend/sim/sim.h"
 
@@ -38,7 +38,7 @@ CUevent event_make(CUcontext context, unsigned flags)
 	return event;
 }
 
-/* An interprocess event is open here and elsewhere. sim.lock is held. */
+/* Returns true if an interprocess event is open here and in another process. sim.lock is held. */
 bool events_shared_with_others(void)
 {
 	bool found = false;
@@ -221,7 +221,7 @@ static uint64_t ipc_recorded(const struct CUevent_st *event)
 	return recorded;
 }
 
-/* Measured: asking for any event, however old, is one of the calls that captures forbid. */
+/* Measured: querying any event, however old, is among the calls that captures forbid. */
 static CUresult event_usable(CUevent event)
 {
 	CUresult result;

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Injected faults. Rules stand in the environment variable GPUCR_SIM_FAULTS and in the file
- * `faults` of the state directory, which is read again when it changes; one rule a line or
- * between semicolons, `#` starts a comment:
+ * Injected faults. Rules come from the environment variable GPUCR_SIM_FAULTS and from the file
+ * `faults` of the state directory, which is read again after a change. Rules are separated by
+ * newlines or semicolons; `#` starts a comment:
  *
  *   ENTRYPOINT [pid=N] [comm=NAME] [thread=NAME] [nth=N] [times=N] [delay_ms=N]
  *              [error=N|NAME] [action=kill|stop|abort|hang|hold] [when=after|late] [where=caller]
  *
- * ENTRYPOINT is an exported name, with or without its _v2 and _ptsz, or `*`. In HIP's stand-in it
- * is that of HIP's function, or of CUDA's that is called to carry it out (hipMemCreate,
+ * ENTRYPOINT is an exported name, with or without its _v2 and _ptsz, or `*`. In the simulated HIP
+ * the name is that of the HIP function, or of the CUDA function that implements it (hipMemCreate,
  * cuMemCreate). comm is the process's name (gpucr-worker, gpucr-control, the program's), thread the
- * calling thread's. `nth=3` lets two matching calls of a process pass; `times=2` applies the rule
- * to two calls (default: one with nth, else all). First delay_ms passes, then the action (kill and
- * stop are SIGKILL and SIGSTOP; hold stands still as long as there is a file `hold` in the state
- * directory), then the error is returned (a number or a name) and the call does nothing. With
- * when=after the call is carried out first, and its own result is returned; with when=late it is
- * over then for the driver, which can lock the process: the program alone is held up.
+ * calling thread's name. `nth=3` lets the first two matching calls of a process pass; `times=2`
+ * applies the rule to two calls (default: one with nth, else all). First delay_ms passes, then the
+ * action is taken (kill and stop are SIGKILL and SIGSTOP; hold blocks while the file `hold` exists
+ * in the state directory), then the error is returned (a number or a name) without carrying out the
+ * call. With when=after the call is carried out first and its own result is returned. With
+ * when=late the driver also considers the call finished, so that the process can be locked: only
+ * the program is held up.
  *
- * Each call that a rule applies to is a line `PID COMM ENTRYPOINT` in the file `faults.log`, if
- * there is one, written before anything else happens.
+ * Each call to which a rule applies appends a line `PID COMM ENTRYPOINT` to the file `faults.log`,
+ * if the file exists, before anything else happens.
  *
- * For the cuCheckpointProcess calls a rule works inside the process that is operated on, before
- * its state changes (pid and comm are that process's); with where=caller it works in the
- * calling process before anything is sent.
+ * For the cuCheckpointProcess calls a rule is applied inside the target process, before the
+ * target's state changes (pid and comm are the target's); with where=caller the rule is applied in
+ * the calling process before the request is sent.
  */
 #include "backend/sim/sim.h"
 
@@ -69,7 +70,10 @@ static void rules_free(struct fault_rule *rule)
 	}
 }
 
-/* The name without its version and its per-thread variant: `cuMemAlloc` of `cuMemAlloc_v2`. */
+/*
+ * Returns the length of the name without version and per-thread suffix: `cuMemAlloc` of
+ * `cuMemAlloc_v2`.
+ */
 static size_t base_length(const char *name)
 {
 	size_t length = strlen(name);
@@ -118,7 +122,7 @@ static struct fault_rule *rule_parse(char *text)
 	if (!rule)
 		return NULL;
 	snprintf(rule->name, sizeof(rule->name), "%s", word);
-	/* Only the checkpoint calls have two places; every other call is its own caller. */
+	/* Only the checkpoint calls have two places; every other call is applied in its caller. */
 	rule->place = strncmp(word, "cuCheckpointProcess", 19) ? FAULT_CALLER : FAULT_TARGET;
 	while ((word = strtok_r(NULL, " \t\r", &save))) {
 		char *value = strchr(word, '=');
@@ -267,7 +271,7 @@ static bool rule_applies(struct fault_rule *rule, const char *name, enum fault_p
 	       (rule->times ? rule->seen < first + rule->times : !rule->nth || rule->seen == first);
 }
 
-/* Until the file is taken away by the one that has made it. */
+/* Blocks until the test removes the file. */
 static void hold(void)
 {
 	const struct timespec moment = {0, 5000000};
@@ -289,7 +293,10 @@ void fault_act(const struct fault *fault)
 		kill(getpid(), SIGKILL);
 		break;
 	case FAULT_STOP:
-		/* To this thread, which goes no further: it could take a lock that others need. */
+		/*
+		 * Stop this thread at once: before it stops it could otherwise take a lock that
+		 * other threads need.
+		 */
 		syscall(SYS_tgkill, getpid(), gettid(), SIGSTOP);
 		break;
 	case FAULT_ABORT:

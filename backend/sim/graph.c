@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Stream capture and graphs. A graph is the list of captured operations in the order of their
- * capture, which is one valid order of execution; a launch runs them one after the other.
+ * Stream capture and graphs. A graph is the list of captured operations in the order of capture,
+ * which is a valid order of execution; a launch runs them sequentially.
  */
 #include "backend/sim/sim.h"
 
@@ -377,7 +377,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
 
 	if (!exec || exec->magic != GRAPH_EXEC_MAGIC)
 		return CUDA_ERROR_INVALID_VALUE;
-	/* The operation drops this reference. A captured launch keeps it for good. */
+	/* The operation drops this reference. A captured launch keeps the reference for ever. */
 	atomic_fetch_add(&exec->program->references, 1);
 	item.graph.program = exec->program;
 	result = stream_submit(stream, &item, NULL, NULL);

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Green contexts: each has streams of its own, in which work has all of the GPU, and all else that
- * is made in it is the primary context's, which it retains. An event that is recorded for the
- * primary one does not wait for its green ones, as the documentation has it: nothing may rely on
- * that.
+ * Green contexts: each has its own streams, whose work uses the whole GPU; everything else created
+ * in a green context belongs to the primary context, which the green context retains. An event
+ * recorded for the primary context does not wait for its green contexts, as documented: nothing may
+ * rely on that.
  */
 #include "backend/sim/sim.h"
 
 #define RESOURCE_SM 1 /* CU_DEV_RESOURCE_TYPE_SM */
 #define DEFAULT_FLAGS                                                               \
-	1 /* CU_GREEN_CTX_DEFAULT_STREAM, CU_STREAM_NON_BLOCKING: both are demanded \
+	1 /* CU_GREEN_CTX_DEFAULT_STREAM, CU_STREAM_NON_BLOCKING: both are required \
 	   */
 #define SM_COUNT 132
 
-/* CUdevResource of cuda.h, as far as it is used. */
+/* CUdevResource of cuda.h: the fields used here. */
 struct device_resource {
 	unsigned type;
 	unsigned char padding[92];
@@ -23,7 +23,7 @@ struct device_resource {
 struct green {
 	struct green *next;
 	CUdevice device;
-	CUcontext context; /* what cuCtxFromGreenCtx answers; its owner is the primary one */
+	CUcontext context; /* result of cuCtxFromGreenCtx; its owner is the primary context */
 };
 
 static struct green *greens; /* sim.lock */
@@ -50,7 +50,7 @@ static struct green **find(const struct green *handle)
 	return link;
 }
 
-/* The context behind it; NULL if there is no such one. */
+/* Returns the context of a green context; NULL: invalid handle. */
 static CUcontext context_of(const struct green *handle)
 {
 	GCR_LOCK_SCOPE(&sim.lock);
@@ -70,7 +70,7 @@ CUresult cuDeviceGetDevResource(CUdevice device, struct device_resource *resourc
 	return CUDA_SUCCESS;
 }
 
-/* They live as long as the process, as the real ones do: no function frees one. */
+/* Descriptions live as long as the process, as in the real driver: no function frees them. */
 static struct description {
 	struct device_resource resource;
 	struct description *next;
@@ -127,7 +127,10 @@ CUresult cuGreenCtxCreate(struct green **handle, struct device_resource *descrip
 	return CUDA_SUCCESS;
 }
 
-/* Its work goes on. After a reset of the primary context there is nothing to release (assumed). */
+/*
+ * Submitted work continues. After a reset of the primary context there is nothing to release
+ * (assumed).
+ */
 CUresult cuGreenCtxDestroy(struct green *handle)
 {
 	SIM_ENTER();
@@ -179,7 +182,7 @@ CUresult cuGreenCtxStreamCreate(CUstream *stream, struct green *handle, unsigned
 	return result;
 }
 
-/* The event is one of the primary context. */
+/* The event belongs to the primary context. */
 CUresult cuGreenCtxRecordEvent(struct green *handle, CUevent event)
 {
 	SIM_ENTER();

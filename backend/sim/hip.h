@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * HIP on the simulator: what its functions have in common. They are made of CUDA's (which this
- * library does not export), with primary contexts behind HIP's current device; numbers of results,
- * flags and most structures are the same. What HIP does otherwise is taken from AMD's runtime of
- * ROCm 6.2, ROCm/clr on GitHub, and said where it is done.
+ * HIP on the simulator: common parts of its functions. They are implemented by the functions of
+ * CUDA (which this library does not export), with primary contexts behind HIP's current device;
+ * result numbers, flags and most structures are the same. Deviations follow AMD's runtime of ROCm
+ * 6.2 (ROCm/clr on GitHub) and are described where they are implemented.
  */
 #ifndef GPUCR_SIM_HIP_H
 #define GPUCR_SIM_HIP_H
@@ -12,8 +12,8 @@
 #include "backend/sim/sim.h"
 
 /*
- * HIP_VERSION of what is stood in for: GPUCR_SIM_HIP_VERSION (as "7.1", or "6.3.42134" with HIP's
- * own patch level), else that of ROCm 6.4.2.
+ * The HIP_VERSION that is simulated: GPUCR_SIM_HIP_VERSION (such as "7.1", or "6.3.42134" with
+ * HIP's own patch level), else that of ROCm 6.4.2.
  */
 #define HIP_VERSION_6_2	 60200000
 #define HIP_VERSION_6_3	 60300000
@@ -24,18 +24,17 @@
 #define HIP_VERSION_7_14 71400000
 int hip_version(void);
 
-/* Is a fault of some releases asked for, by its name in GPUCR_SIM_HIP_QUIRKS? See README.md. */
+/* Returns true if GPUCR_SIM_HIP_QUIRKS names this fault of some releases. See README.md. */
 bool hip_has_quirk(const char *name);
 
-/* The architecture of the GPUs, as hipDeviceProp_t has it: GPUCR_SIM_HIP_ARCH, else that of MI200.
- */
+/* Returns the GPUs' architecture as in hipDeviceProp_t: GPUCR_SIM_HIP_ARCH, else that of MI200. */
 const char *hip_architecture(void);
 
-/* Of the calling thread. */
+/* State of the calling thread. */
 extern __thread int hip_device;
 extern __thread hipError_t hip_last_error;
 
-/* A call under way: the first use initialises, as HIP does. */
+/* A call in progress: the first call initialises, as in HIP. */
 struct hip_call {
 	struct sim_call call;
 	bool is_outermost;
@@ -44,7 +43,7 @@ struct hip_call {
 struct hip_call hip_enter(const char *name);
 void hip_leave(struct hip_call *call);
 
-/* The thread's last error: up to ROCm 6 every result is, hipSuccess too. */
+/* Records the thread's last error; up to ROCm 6 every result is recorded, hipSuccess too. */
 hipError_t hip_result(CUresult result);
 #define HIP_RETURN(result) return hip_result((CUresult)(result))
 
@@ -54,7 +53,7 @@ hipError_t hip_result(CUresult result);
 	if (hip_call_.call.result)                                            \
 	HIP_RETURN(hip_call_.call.result)
 
-/* Also makes the primary context of the current device the thread's: the device is in use. */
+/* Also makes the current device's primary context current: the device is now in use. */
 CUresult hip_context(CUcontext *ret_context);
 #define HIP_ENTER_CONTEXT(variable)                           \
 	HIP_ENTER();                                          \
@@ -65,7 +64,7 @@ CUresult hip_context(CUcontext *ret_context);
 			HIP_RETURN(context_);                 \
 	} while (0)
 
-/* And finds a stream. One that is not there is a destroyed context to HIP. */
+/* Also resolves a stream. For an unknown stream HIP reports a destroyed context. */
 CUresult hip_stream(hipStream_t handle, CUstream *ret_stream);
 #define HIP_ENTER_STREAM(variable, handle)                          \
 	HIP_ENTER();                                                \
@@ -76,30 +75,35 @@ CUresult hip_stream(hipStream_t handle, CUstream *ret_stream);
 			HIP_RETURN(stream_);                        \
 	} while (0)
 
-/* What a synchronous copy or memset does to every capture that is open: ends it, and 906. */
+/*
+ * The effect of a synchronous copy or memset on open captures: all are ended. Returns 906 if there
+ * was one, else 0.
+ */
 CUresult hip_captures_end(void);
 
-/* hip_module.c: a kernel or variable by the address that the compiler's code registered. */
+/* hip_module.c: find a kernel or variable by the address that the compiler's code registered. */
 CUfunction hip_function_of(const void *host_function);
 CUresult hip_symbol_of(const void *symbol, CUdeviceptr *ret_address, size_t *ret_size);
 /* hip_image.c: see sim_vendor.image_text. */
 char *hip_image_text(const void *image);
-/* hip_error.c: 0 for a name that is none. */
+/* hip_error.c: returns 0 for an unknown name. */
 CUresult hip_error_by_name(const char *name);
-/* hip_vmm.c: whether the current device may touch mapped memory, and whether so many bytes of it
- * are there: 0, or hipErrorUnknown, hipErrorInvalidValue. Also of all other memory that HIP knows.
+/*
+ * hip_vmm.c: checks that the current device may access mapped memory, and that the memory has this
+ * many bytes. Also checks all other memory that HIP knows. Returns 0, hipErrorUnknown (no access)
+ * or hipErrorInvalidValue.
  */
 CUresult hip_memory_check(const void *pointer, size_t bytes, bool write);
-/* hip_kfd.c: the fake of the kernel's files, see there. */
+/* hip_kfd.c: simulated files of the kernel, described there. */
 void hip_kfd_make(const struct shared_state *state);
 void hip_kfd_update(void);
 void hip_kfd_process_gone(int pid);
-/* hip_machine.c: bus number of a GPU, KFD's id, and minor number of its render node. */
+/* hip_machine.c: a GPU's bus number, KFD id, and the minor number of its render node. */
 unsigned hip_gpu_bus(unsigned gpu);
 unsigned hip_gpu_id(unsigned gpu);
 #define HIP_RENDER_MINOR 128
 
-/* The vendor's functions that no C header declares; what the compiler's code calls. */
+/* Functions of AMD's library without a C declaration; compiler-generated code calls them. */
 struct hip_pitched {
 	void *pointer;
 	size_t pitch, width, height;
@@ -123,7 +127,10 @@ hipError_t __hipPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes
 				      hipStream_t stream);
 hipError_t __hipPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared_bytes,
 				     hipStream_t *stream);
-/* Makes the machine's files true: also of what processes held that were killed. 0 or -errno. */
+/*
+ * Updates the machine's files, also for memory held by processes that were killed. Returns 0 or
+ * -errno.
+ */
 int hipSimRefreshSysfs(void);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Copies and memsets. The kind of a copy is looked at and then told by the pointers. A synchronous
- * one ends every open capture.
+ * Copies and memsets. The kind of a copy is validated; then the pointers determine it. A
+ * synchronous copy ends every open capture.
  */
 #include "backend/sim/hip.h"
 
@@ -54,7 +54,7 @@ hipError_t hipMemcpyAsync(void *to, const void *from, size_t bytes, hipMemcpyKin
 	HIP_RETURN(copy_async(to, from, bytes, kind, handle));
 }
 
-/* Waits for its stream, if that does not capture. */
+/* Waits for the stream, unless the stream is capturing. */
 hipError_t hipMemcpyWithStream(void *to, const void *from, size_t bytes, hipMemcpyKind kind,
 			       hipStream_t handle)
 {
@@ -131,7 +131,7 @@ hipError_t hipMemcpyPeerAsync(void *to, int to_device, const void *from, int fro
 					      from_context, bytes, (CUstream)handle));
 }
 
-/* ---- in two dimensions ---- */
+/* ---- two-dimensional copies ---- */
 
 static CUDA_MEMCPY2D rectangle(void *to, size_t to_pitch, const void *from, size_t from_pitch,
 			       size_t width, size_t height)
@@ -176,7 +176,7 @@ hipError_t hipMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t 
 	HIP_RETURN(result ? result : copy_2d(&area, handle, false));
 }
 
-/* Kinds of memory have CUDA's numbers for host and device. Arrays are not simulated. */
+/* Types of memory have CUDA's numbers for host and device. Arrays are not simulated. */
 static bool plain(hipMemoryType type)
 {
 	return type == hipMemoryTypeHost || type == hipMemoryTypeDevice ||
@@ -298,7 +298,7 @@ hipError_t hipGetSymbolSize(size_t *size, const void *symbol)
 
 /* ---- memsets ---- */
 
-/* Host memory that HIP knows is set too; any other is an invalid value. */
+/* Also sets host memory known to HIP; any other host memory is an invalid value. */
 static CUresult set(void *to, size_t pitch, unsigned value, unsigned element_bytes, size_t width,
 		    size_t height, hipStream_t handle, bool synchronous)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Devices as HIP shows them, access between them, and what is set for a device. */
+/* HIP's devices: attributes, peer access, and settings per device. */
 #include "backend/sim/hip.h"
 
 #include <stdio.h>
 
-/* Of an MI300X, but for sizes of what is simulated. What is not listed is 0. */
+/* Values of an MI300X, except simulated sizes. Attributes that are not listed are 0. */
 static const struct {
 	hipDeviceAttribute_t attribute;
 	int value;
@@ -54,7 +54,7 @@ static const struct {
 	{hipDeviceAttributeWallClockRate, 100000},
 };
 
-/* That HIP 6.2 knows; others are an error. */
+/* Returns true for attributes known to HIP 6.2; others are an error. */
 static bool attribute_known(hipDeviceAttribute_t attribute)
 {
 	return ((int)attribute >= 0 &&
@@ -154,7 +154,7 @@ hipError_t hipGetDevicePropertiesR0000(struct gcr_hip_properties_5 *properties, 
 	HIP_RETURN(hipSuccess);
 }
 
-/* The name without a number is what programs of ROCm 5 were built with. */
+/* The name without a number is the one that programs built with ROCm 5 call. */
 hipError_t hipGetDeviceProperties(struct gcr_hip_properties_5 *properties, int device)
 {
 	return hipGetDevicePropertiesR0000(properties, device);
@@ -166,7 +166,7 @@ hipError_t hipDeviceGet(hipDevice_t *device, int ordinal)
 	HIP_RETURN(cuDeviceGet(device, ordinal));
 }
 
-/* These look at the device first. */
+/* The following functions check the device first. */
 
 hipError_t hipDeviceGetName(char *name, int length, hipDevice_t device)
 {
@@ -249,15 +249,15 @@ hipError_t hipDeviceReset(void)
 	HIP_RETURN(cuDevicePrimaryCtxReset_v2(hip_device));
 }
 
-/* ---- what is set for a device ---- */
+/* ---- settings per device ---- */
 
 static struct {
 	unsigned flags;
-	size_t stack_bytes, heap_bytes; /* 0: as it came */
+	size_t stack_bytes, heap_bytes; /* 0: default */
 } settings[SIM_MAX_GPUS];
 static pthread_mutex_t settings_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* What a wave's scratch registers can address. */
+/* Limit of addressing by a wave's scratch registers. */
 #define STACK_BYTES_MAX 131056u
 
 hipError_t hipSetDeviceFlags(unsigned flags)

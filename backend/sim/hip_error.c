@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The names of HIP's result codes; the words are the name in lower case. */
+/* The names of HIP's result codes; the texts are the names in lower case. */
 #include "backend/sim/hip.h"
 
 #define ROW(error, words)            \
@@ -109,7 +109,7 @@ const char *hipGetErrorString(hipError_t error)
 	return i < GCR_ARRAY_SIZE(errors) ? errors[i].words : "unknown error";
 }
 
-/* Here an unknown one is told apart. */
+/* Unlike hipGetErrorName(), reports an unknown code as an error. */
 hipError_t hipDrvGetErrorName(hipError_t error, const char **text)
 {
 	if (!text)

@@ -71,7 +71,7 @@ hipError_t hipGraphGetNodes(hipGraph_t graph, hipGraphNode_t *nodes, size_t *cou
 	HIP_RETURN(cuGraphGetNodes((CUgraph)graph, (CUgraphNode *)nodes, count));
 }
 
-/* The numbers are CUDA's, but it has none for operations on values. */
+/* The numbers are CUDA's, but HIP has none for operations on values. */
 hipError_t hipGraphNodeGetType(hipGraphNode_t node, hipGraphNodeType *type)
 {
 	HIP_ENTER();

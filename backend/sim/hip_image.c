@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a module's image has: a code object (ELF for AMDGCN), a bundle of them as the compiler makes
- * (__CLANG_OFFLOAD_BUNDLE__), or text as the stand-in of hiprtc makes it: the first line
- * HIP_TEXT_HEAD, then a line `kernel NAME` for each. All become the PTX text that module.c reads. A
- * kernel is known by the symbol of its descriptor, NAME.kd; an object is a variable.
+ * Reads a module's image: a code object (ELF for AMDGCN), a bundle of code objects as compilers
+ * make it (__CLANG_OFFLOAD_BUNDLE__), or text from the simulated hiprtc: the first line
+ * HIP_TEXT_HEAD, then a line `kernel NAME` per kernel. All are converted to the PTX text that
+ * module.c reads. A kernel is recognised by the symbol of its descriptor, NAME.kd; a symbol of type
+ * object is a variable.
  */
 #include "backend/sim/hip.h"
 
@@ -12,7 +13,7 @@
 
 #include "backend/sim/hip_text.h"
 
-#define FATBIN_MAGIC   0x48495046u /* "HIPF": the compiler's, around a bundle */
+#define FATBIN_MAGIC   0x48495046u /* "HIPF": the compiler's wrapper of a bundle */
 #define BUNDLE_MAGIC   "__CLANG_OFFLOAD_BUNDLE__"
 #define AMDGPU_MACHINE 224 /* EM_AMDGPU */
 #define MACH_MASK      0xffu
@@ -64,7 +65,7 @@ static bool machine_matches(const Elf64_Ehdr *header)
 	return false;
 }
 
-/* Programs have to hand out code objects that are whole: there is no size to check against. */
+/* The program must pass a complete code object: there is no size to check against. */
 static bool elf_print(FILE *text, const unsigned char *image)
 {
 	const Elf64_Ehdr *header = (const void *)image;
@@ -79,7 +80,10 @@ static bool elf_print(FILE *text, const unsigned char *image)
 	return true;
 }
 
-/* "hipv4-amdgcn-amd-amdhsa--gfx90a:sramecc+", at an offset, of a size. */
+/*
+ * Finds the member for this architecture. An entry has a name, such as
+ * "hipv4-amdgcn-amd-amdhsa--gfx90a:sramecc+", an offset and a size.
+ */
 static const unsigned char *bundle_member(const unsigned char *image)
 {
 	const unsigned char *at = image + strlen(BUNDLE_MAGIC);
@@ -131,7 +135,8 @@ char *hip_image_text(const void *image)
 	memcpy(&magic, bytes, sizeof(magic));
 	if (magic == FATBIN_MAGIC)
 		memcpy(&bytes, bytes + 8, sizeof(bytes));
-	if (!memcmp(bytes, BUNDLE_MAGIC, strlen(BUNDLE_MAGIC)))
+	/* Reads no byte after a difference: an image may be shorter than the magic. */
+	if (!strncmp((const char *)bytes, BUNDLE_MAGIC, strlen(BUNDLE_MAGIC)))
 		bytes = bundle_member(bytes);
 	if (!bytes)
 		return NULL;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What every HIP call begins and ends with, initialisation, versions, and the current device of a
- * thread. There are no contexts: a device is in use from the first call on that needs it, and has
- * its primary context then; hipCtx_t is a name for the device.
+ * Entry and exit of every HIP call, initialisation, versions, and each thread's current device. HIP
+ * has no contexts: from the first call that needs a device, the device is in use and has its
+ * primary context; hipCtx_t is a handle for the device.
  */
 #include "backend/sim/hip.h"
 
@@ -94,7 +94,7 @@ hipError_t hipRuntimeGetVersion(int *version)
 	HIP_RETURN(hipSuccess);
 }
 
-/* The runtime's version too. */
+/* HIP returns the runtime's version here too. */
 hipError_t hipDriverGetVersion(int *version)
 {
 	return hipRuntimeGetVersion(version);
@@ -151,7 +151,7 @@ hipError_t hipSetValidDevices(int *devices, int count)
 	HIP_RETURN(hipErrorNotSupported);
 }
 
-/* ---- names for devices ---- */
+/* ---- contexts: handles for devices ---- */
 
 #define STACK_DEPTH 32
 
@@ -211,7 +211,7 @@ hipError_t hipCtxPushCurrent(hipCtx_t context)
 	HIP_RETURN(device_of(context, &device) ? push(device) : CUDA_ERROR_INVALID_CONTEXT);
 }
 
-/* The device stays the current one. */
+/* The current device does not change. */
 hipError_t hipCtxPopCurrent(hipCtx_t *context)
 {
 	HIP_ENTER();
@@ -308,7 +308,7 @@ hipError_t hipDevicePrimaryCtxRelease(hipDevice_t device)
 	HIP_RETURN(device_valid(device) ? hipSuccess : hipErrorInvalidDevice);
 }
 
-/* Resets nothing. */
+/* Has no effect on the device. */
 hipError_t hipDevicePrimaryCtxReset(hipDevice_t device)
 {
 	HIP_ENTER();

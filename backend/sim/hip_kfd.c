@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a kernel with AMD's driver shows in /sys, as a tree of files in the directory `sys`:
+ * The files that a kernel with AMD's driver shows in /sys, as a tree in the directory `sys`:
  *
- *	class/kfd/kfd/topology/nodes/0 (the CPU), 1... (GPUs): gpu_id, name, properties,
- *							       mem_banks/0/properties
- *	class/kfd/kfd/proc/PID/vram_GPUID	what the process has allocated, in bytes
- *	devices/pci0000:c0/BUSID/		unique_id, mem_info_vram_total,
- *mem_info_vram_used...; also as bus/pci/devices/BUSID and class/drm/{cardN,renderDN}/device
+ *	class/kfd/kfd/topology/nodes/0 (the CPU), 1... (GPUs):
+ *		gpu_id, name, properties, mem_banks/0/properties
+ *	class/kfd/kfd/proc/PID/vram_GPUID: VRAM allocated by the process, in bytes
+ *	devices/pci0000:c0/BUSID/: unique_id, mem_info_vram_total, mem_info_vram_used...
+ *		also as bus/pci/devices/BUSID and class/drm/{cardN,renderDN}/device
  *
- * The kernel makes them when they are read; here every call that changes what is in use writes
- *them, under the shared lock. A process that is killed cannot: see hipSimRefreshSysfs(). As in the
- * kernel's counters, memory is the process's that allocated it, for as long as it has it: not that
- * of one that imported it, and nobody's while there are only descriptors.
+ * The kernel generates the contents at each read; here every call that changes the memory in use
+ * writes the files, under the shared lock. A killed process cannot do so: see hipSimRefreshSysfs().
+ * As in the kernel's counters, memory counts for the process that allocated it, while that process
+ * holds it: not for an importer, and for no process while only descriptors are left.
  */
 #include "backend/sim/hip.h"
 
@@ -25,7 +25,10 @@
 #define PROC "sys/class/kfd/kfd/proc"
 #define BUS  "0000:%02x:00.0"
 
-/* Directories that everybody may take things out of: whoever finds a process dead does. */
+/*
+ * Creates directories in which every user may remove entries: any process that finds another one
+ * dead removes its entries.
+ */
 static void make_directories(const char *path)
 {
 	char part[PATH_MAX];
@@ -62,12 +65,15 @@ static void file_write(const char *name, const char *text)
 
 	shared_device_path(path, "%s", name);
 	fd = shared_open_file(path, O_WRONLY);
-	/* What cannot be written will be seen to be missing. */
+	/* If writing fails, the missing file shows it. */
 	if (fd < 0 || pwrite(fd, text, strlen(text), 0) < 0)
 		return;
 }
 
-/* In one piece, and always as long: nobody may read a part of it. */
+/*
+ * Writes a number with one write(2) and constant length, so that readers never see a partial
+ * number.
+ */
 static void number_write(const char *name, uint64_t number)
 {
 	char text[32];
@@ -88,7 +94,7 @@ static void __attribute__((format(printf, 2, 3))) link_make(const char *to, cons
 	va_end(arguments);
 	shared_device_path(path, "%s", below);
 	if (symlink(to, path) < 0)
-		return; /* left by an earlier state */
+		return; /* exists from an earlier state */
 }
 
 /* gfx90a: 90010. */
@@ -227,7 +233,7 @@ static void process_tell(struct shared_process *process)
 {
 	char name[96];
 
-	/* With the device files its entry goes. */
+	/* A checkpointed process has closed its device files, so it has no entry. */
 	if (!process->pid || process->state == CU_PROCESS_STATE_CHECKPOINTED) {
 		if (process->pid && process->is_told)
 			hip_kfd_process_gone(process->pid);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* A machine with AMD GPUs: its device files, its sysfs (hip_kfd.c) and how a GPU is called. */
+/* A machine with AMD GPUs: device files, sysfs (hip_kfd.c) and GPU names. */
 #include "backend/sim/hip.h"
 
 #include <stdio.h>
 
-/* As ROCr has it: the 16 hexadecimal digits of the GPU's unique_id. */
+/* As in ROCr: the 16 hexadecimal digits of the GPU's unique_id. */
 static void uuid_make(unsigned char uuid[16])
 {
 	char text[17];
@@ -42,7 +42,7 @@ unsigned hip_gpu_bus(unsigned gpu)
 	return 0xc1 + gpu;
 }
 
-/* Any number but 0; real ones are made of the GPU's properties. */
+/* Any number but 0; the real driver derives the id from the GPU's properties. */
 unsigned hip_gpu_id(unsigned gpu)
 {
 	return 21001 + 101 * gpu;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * hipMalloc and its family, host and managed memory, and what is told of a pointer. HIP has one
- * kind of memory object: hipFree takes host memory too, and hipHostFree device memory.
+ * hipMalloc and related functions, host and managed memory, and attributes of pointers. HIP has one
+ * kind of memory object: hipFree also frees host memory, and hipHostFree device memory.
  */
 #include "backend/sim/hip.h"
 
@@ -80,7 +80,7 @@ hipError_t hipMalloc3D(struct hip_pitched *pitched, struct hip_extent extent)
 	HIP_RETURN(result);
 }
 
-/* What was mapped by hipMemMap is not for it: the real one is undefined then. */
+/* Memory mapped by hipMemMap is refused; the real function has undefined behaviour then. */
 static CUresult memory_free(void *pointer)
 {
 	CUdeviceptr start = (CUdeviceptr)pointer;
@@ -185,7 +185,7 @@ hipError_t hipHostUnregister(void *pointer)
 	HIP_RETURN(pointer ? cuMemHostUnregister(pointer) : CUDA_ERROR_INVALID_VALUE);
 }
 
-/* Of any memory it knows. */
+/* For any memory that HIP knows. */
 hipError_t hipHostGetDevicePointer(void **device_pointer, void *pointer, unsigned flags)
 {
 	HIP_ENTER_CONTEXT(context);
@@ -197,7 +197,7 @@ hipError_t hipHostGetDevicePointer(void **device_pointer, void *pointer, unsigne
 	HIP_RETURN(hipSuccess);
 }
 
-/* Not of memory that was registered. */
+/* Not for registered memory. */
 hipError_t hipHostGetFlags(unsigned *flags, void *pointer)
 {
 	HIP_ENTER();
@@ -293,9 +293,9 @@ hipError_t hipStreamAttachMemAsync(hipStream_t handle, void *pointer, size_t len
 	HIP_RETURN(cuStreamAttachMemAsync((CUstream)handle, (CUdeviceptr)pointer, length, flags));
 }
 
-/* ---- what is told of a pointer ---- */
+/* ---- attributes of pointers ---- */
 
-/* Looks at the device, but does not make it one that is in use. */
+/* Uses the current device's figures without making the device one in use. */
 hipError_t hipMemGetInfo(size_t *free_bytes, size_t *total)
 {
 	HIP_ENTER();
@@ -313,7 +313,7 @@ hipError_t hipMemGetInfo(size_t *free_bytes, size_t *total)
 	HIP_RETURN(hipSuccess);
 }
 
-/* The real one does not look at its arguments either, and crashes. */
+/* The real function does not check its arguments either, and crashes. */
 hipError_t hipMemGetAddressRange(hipDeviceptr_t *base, size_t *bytes, hipDeviceptr_t pointer)
 {
 	HIP_ENTER();
@@ -376,7 +376,7 @@ hipError_t hipPointerGetAttributes(hipPointerAttribute_t *attributes, const void
 	HIP_RETURN(hipSuccess);
 }
 
-/* Into as many bytes as the real one writes, which are not always those of CUDA's. */
+/* Writes as many bytes as the real function, which differs from CUDA for some attributes. */
 static CUresult attribute_get(void *data, hipPointer_attribute attribute, hipDeviceptr_t pointer)
 {
 	const struct allocation *allocation = allocation_find((CUdeviceptr)pointer);
@@ -396,7 +396,7 @@ static CUresult attribute_get(void *data, hipPointer_attribute attribute, hipDev
 		*(void **)data = pointer;
 		return CUDA_SUCCESS;
 	case HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-		/* Not set unless the program sets it, unlike CUDA's. */
+		/* In HIP false by default, unlike in CUDA; sync_memops holds the inverse. */
 		*(bool *)data = allocation && !allocation->sync_memops;
 		return unknown;
 	case HIP_POINTER_ATTRIBUTE_BUFFER_ID:
@@ -443,7 +443,7 @@ hipError_t hipPointerGetAttribute(void *data, hipPointer_attribute attribute,
 	HIP_RETURN(attribute_get(data, attribute, pointer));
 }
 
-/* What it cannot tell is no error. */
+/* An attribute that is not available is not an error. */
 hipError_t hipDrvPointerGetAttributes(unsigned count, hipPointer_attribute *attributes, void **data,
 				      hipDeviceptr_t pointer)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Modules and launches; and what the compiler's code does for kernels that are called by name:
- * __hipRegister*, where a module is loaded when the first of its kernels or variables is needed.
+ * Modules and launches; also __hipRegister*, called by compiler-generated code for kernels that are
+ * called by name: a module is loaded when the first of its kernels or variables is needed.
  */
 #include "backend/sim/hip.h"
 
@@ -68,7 +68,7 @@ struct launch {
 	void **params, **extra;
 };
 
-/* The end of `extra` is another number than CUDA's, and it has one order. */
+/* HIP's end marker of `extra` has another number than CUDA's, and the order is fixed. */
 static CUresult launch(CUfunction function, const struct launch *launch_, hipStream_t handle)
 {
 	void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, NULL, CU_LAUNCH_PARAM_BUFFER_SIZE, NULL,
@@ -147,7 +147,7 @@ hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
 							       block_size, shared_bytes));
 }
 
-/* The first ten attributes have CUDA's numbers, and there are no more. */
+/* The first ten attributes have CUDA's numbers, and there are no others. */
 hipError_t hipFuncGetAttribute(int *value, hipFunction_attribute attribute, hipFunction_t function)
 {
 	HIP_ENTER();
@@ -157,7 +157,7 @@ hipError_t hipFuncGetAttribute(int *value, hipFunction_attribute attribute, hipF
 		cuFuncGetAttribute(value, (CUfunction_attribute)attribute, (CUfunction)function));
 }
 
-/* ---- what the compiler's code registers ---- */
+/* ---- registrations by compiler-generated code ---- */
 
 struct program {
 	struct program *next;
@@ -189,7 +189,7 @@ void **__hipRegisterFatBinary(const void *data)
 	GCR_LOCK_SCOPE(&lock);
 
 	if (!program)
-		abort(); /* before main, with no way to say it */
+		abort(); /* runs before main: no way to report an error */
 	program->image = data;
 	program->next = programs;
 	programs = program;
@@ -220,7 +220,7 @@ void __hipRegisterVar(void **modules, void *variable, char *host_variable, char 
 	symbol_add(modules, variable, name, false);
 }
 
-/* At exit, when other threads may still use its modules: they stay. */
+/* Called at exit, when other threads may still use the modules: they are not unloaded. */
 void __hipUnregisterFatBinary(void **modules)
 {
 	struct program *program = (struct program *)modules;
@@ -244,7 +244,10 @@ void __hipUnregisterFatBinary(void **modules)
 		}
 }
 
-/* With its module loaded on the current device; `lock` is held. NULL: none, or it cannot be. */
+/*
+ * Finds a symbol and loads its module on the current device; `lock` is held. NULL: not found, or
+ * the module cannot be loaded.
+ */
 static const struct symbol *symbol_find(const void *host, bool is_kernel, CUmodule *ret_module)
 {
 	for (const struct symbol *symbol = symbols; symbol; symbol = symbol->next) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The _spt variants, which take stream 0 for the calling thread's own stream. */
+/* The _spt variants, in which stream 0 is the calling thread's own stream. */
 #include "backend/sim/hip.h"
 
 #define PER_THREAD(name, parameters, arguments) \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The stream ordered allocator, and legacy handles between processes. */
+/* The stream-ordered allocator, and legacy IPC handles. */
 #include "backend/sim/hip.h"
 
-/* As hip_stream(), but a stream that is not there is an invalid handle here. */
+/* Like hip_stream(), but an unknown stream is an invalid handle here. */
 static CUresult pool_stream(hipStream_t handle, CUstream *ret_stream)
 {
 	CUresult result = hip_stream(handle, ret_stream);
@@ -42,7 +42,7 @@ hipError_t hipMallocFromPoolAsync(void **pointer, size_t bytes, hipMemPool_t poo
 			: CUDA_ERROR_INVALID_VALUE);
 }
 
-/* What is no pool's is freed at once. */
+/* Memory that belongs to no pool is freed at once. */
 hipError_t hipFreeAsync(void *pointer, hipStream_t handle)
 {
 	HIP_ENTER();
@@ -84,7 +84,7 @@ hipError_t hipDeviceSetMemPool(int device, hipMemPool_t pool)
 	if (!pool || !device_valid(device))
 		HIP_RETURN(hipErrorInvalidValue);
 	result = cuDeviceSetMemPool(device, (CUmemoryPool)pool);
-	/* Another device's. */
+	/* The pool is another device's. */
 	HIP_RETURN(result == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_INVALID_DEVICE : result);
 }
 
@@ -131,7 +131,7 @@ hipError_t hipMemPoolGetAttribute(hipMemPool_t pool, hipMemPoolAttr attribute, v
 		cuMemPoolGetAttribute((CUmemoryPool)pool, (CUmemPool_attribute)attribute, value));
 }
 
-/* Access is never taken away. */
+/* Access cannot be revoked. */
 hipError_t hipMemPoolSetAccess(hipMemPool_t pool, const hipMemAccessDesc *desc, size_t count)
 {
 	HIP_ENTER();
@@ -199,7 +199,7 @@ hipError_t hipMemPoolImportPointer(void **pointer, hipMemPool_t pool, hipMemPool
 	HIP_RETURN(hipErrorNotSupported);
 }
 
-/* ---- between processes ---- */
+/* ---- inter-process handles ---- */
 
 _Static_assert(sizeof(hipIpcMemHandle_t) == sizeof(CUipcMemHandle) &&
 		       sizeof(hipIpcEventHandle_t) == sizeof(CUipcEventHandle),

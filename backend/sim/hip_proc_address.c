@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hipGetProcAddress: functions by name. One of them was changed, and has another name since. */
+/* hipGetProcAddress: functions by name. One function was changed and has had a new name since. */
 #include "backend/sim/hip.h"
 
 static const struct {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Streams, events and what runs on the host in their order. */
+/* Streams, events, and host functions in streams. */
 #include "backend/sim/hip.h"
 
-/* A priority is kept as it is given, within the range. */
+/* The priority is clamped to the valid range. */
 static CUresult create(hipStream_t *handle, unsigned flags, int priority)
 {
 	CUstream stream;
@@ -46,7 +46,7 @@ hipError_t hipExtStreamCreateWithCUMask(hipStream_t *handle, uint32_t words, con
 	HIP_RETURN(words && mask ? create(handle, hipStreamDefault, 0) : CUDA_ERROR_INVALID_VALUE);
 }
 
-/* Masks are not kept: all that there is may be used. */
+/* Masks are not stored: all compute units may be used. */
 hipError_t hipExtStreamGetCUMask(hipStream_t handle, uint32_t words, uint32_t *mask)
 {
 	HIP_ENTER_STREAM(stream, handle);
@@ -170,7 +170,7 @@ hipError_t hipEventCreateWithFlags(hipEvent_t *event, unsigned flags)
 	const unsigned release = hipEventReleaseToDevice | hipEventReleaseToSystem |
 				 DISABLE_SYSTEM_FENCE;
 
-	/* One of the three at most. */
+	/* At most one of the three. */
 	if (flags & release & ((flags & release) - 1))
 		HIP_RETURN(hipErrorInvalidValue);
 	HIP_RETURN(cuEventCreate((CUevent *)event, flags & ~release));
@@ -190,7 +190,7 @@ hipError_t hipEventDestroy(hipEvent_t event)
 								: result);
 }
 
-/* An event belongs to the device that was current when it was made. */
+/* An event belongs to the device that was current when the event was created. */
 hipError_t hipEventRecord(hipEvent_t event, hipStream_t handle)
 {
 	HIP_ENTER();

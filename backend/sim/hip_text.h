@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* How the code begins that the stand-in of hiprtc makes and that of HIP loads: hip_image.c. */
+/*
+ * The first bytes of code made by the simulated hiprtc and loaded by the simulated HIP:
+ * hip_image.c.
+ */
 #ifndef GPUCR_SIM_HIP_TEXT_H
 #define GPUCR_SIM_HIP_TEXT_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What is AMD's alone: names, environment variables, versions. */
+/* Specific to AMD: names, environment variables, versions. */
 #include "backend/sim/hip.h"
 
 #include <stdio.h>
@@ -29,13 +29,13 @@ bool hip_has_quirk(const char *name)
 	return false;
 }
 
-/* ROCr's variable comes first; HIP's own numbers count what that has left. */
+/* ROCr's variable is applied first; the numbers in HIP's variable index the remaining devices. */
 static void choose(void)
 {
 	const char *visible = getenv("HIP_VISIBLE_DEVICES");
 
 	devices_choose(getenv("ROCR_VISIBLE_DEVICES"));
-	/* An empty one is as none to HIP. */
+	/* HIP treats an empty variable as unset. */
 	if (!visible || !*visible)
 		visible = getenv("CUDA_VISIBLE_DEVICES");
 	devices_choose(visible && *visible ? visible : NULL);

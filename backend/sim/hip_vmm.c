@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Virtual memory management. A handle is an object with references: the program's, and one for each
- * mapping. What differs from CUDA (backend/rocm/README.md says of which release):
+ * Virtual memory management. A handle is an object with references: the program's, and one per
+ * mapping. Differences from CUDA (backend/rocm/README.md names the releases):
  * - a mapping begins at the start of its memory (offset 0);
- * - it is unmapped as it was mapped, one at a time, with its exact size; from 7.1 on also several;
- * - hipMemRetainAllocationHandle takes no reference: the handle is the one there is; from 7.1 on it
- *   takes one;
- * - memory is exported as the type that was asked for when it was made, and no other; what was
- *   imported has no type in 6.2, so that only later releases export it again;
- * - an imported handle says that it is of the device that was current;
+ * - a mapping is unmapped alone and with its exact size; from 7.1 on also several at once;
+ * - hipMemRetainAllocationHandle returns the one existing handle without taking a reference; from
+ *   7.1 on it takes one;
+ * - memory is exported only as the type requested at its creation; imported memory has no type in
+ *   6.2, so that only later releases export it again;
+ * - an imported handle reports the device that was current at the import;
  * - hipMemImportFromShareableHandle takes a pointer to the descriptor, and from 7.1 on the
- * descriptor as a pointer; before 6.2 it says that it is not supported;
- * - a copy or memset is within one mapping, until 6.3;
- * - a reservation's alignment is not heeded, and an invalid size is out of memory, until 7.0;
- * - hipMemSetAccess compares its size with those of the reservation's first mappings, wherever it
- *   begins, in 7.0 to 7.2;
- * - what has been unmapped stays in use while its addresses are reserved, in 7.2: the file with the
- *   memory stays mapped there, without access.
- * Here hipMemMap and hipMemUnmap say what went wrong; up to 6.3 the real ones say that it was done,
- * and so do these with GPUCR_SIM_HIP_QUIET=1.
+ *   descriptor cast to a pointer; before 6.2 it returns "not supported";
+ * - a copy or memset must stay within one mapping, until 6.3;
+ * - a reservation ignores its alignment, and reports an invalid size as out of memory, until 7.0;
+ * - hipMemSetAccess compares its size with those of the reservation's first mappings, whatever its
+ *   start address, in 7.0 to 7.2;
+ * - unmapped memory stays in use while its addresses are reserved, in 7.2: the file with the memory
+ *   stays mapped there, without access.
+ *
+ * Here hipMemMap and hipMemUnmap return their errors; up to 6.3 the real functions return success
+ * instead, and so do these with GPUCR_SIM_HIP_QUIET=1.
  */
 #include <sys/mman.h>
 
@@ -28,9 +29,9 @@ struct ihipMemGenericAllocationHandle {
 	struct ihipMemGenericAllocationHandle *next;
 	CUmemGenericAllocationHandle number;
 	unsigned references;
-	unsigned of_program; /* of these; the others are mappings */
+	unsigned of_program; /* the program's share; the others are mappings */
 	hipMemAllocationProp prop;
-	int device; /* where it is */
+	int device; /* location of the memory */
 	bool is_imported;
 };
 
@@ -38,7 +39,7 @@ typedef struct ihipMemGenericAllocationHandle handle_t;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static handle_t *handles;
-static struct span_table mapped; /* their object: the handle */
+static struct span_table mapped; /* object: the handle */
 
 static bool is_quiet(void)
 {
@@ -62,7 +63,7 @@ static void unref(handle_t *handle)
 			*link = handle->next;
 			break;
 		}
-	/* Nobody can name it any more, and its VRAM stays in use until the process ends. */
+	/* Quirk: no handle refers to the VRAM, which stays in use until the process ends. */
 	if (!hip_has_quirk("release") && !(handle->is_imported && hip_has_quirk("import")))
 		cuMemRelease(handle->number);
 	free(handle);
@@ -118,7 +119,7 @@ static bool prop_valid(const hipMemAllocationProp *prop)
 	       prop->location.type == hipMemLocationTypeDevice && device_valid(prop->location.id);
 }
 
-/* Behind it memory can always be exported: whether this one may is decided here. */
+/* The underlying memory is always exportable: the HIP functions check whether export is allowed. */
 static CUmemAllocationProp core_prop(const hipMemAllocationProp *prop)
 {
 	CUmemAllocationProp core = {
@@ -152,7 +153,10 @@ hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t bytes,
 	HIP_RETURN(*handle ? hipSuccess : hipErrorOutOfMemory);
 }
 
-/* The handle is the object that mappings hold too; one release too many is undefined there. */
+/*
+ * The handle is the object that mappings also refer to; in real HIP one release too many is
+ * undefined.
+ */
 hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle)
 {
 	HIP_ENTER();
@@ -176,7 +180,7 @@ hipError_t hipMemMap(void *pointer, size_t bytes, size_t offset,
 
 	if (!pointer || !handle || !bytes || offset || flags || !valid(handle))
 		HIP_RETURN(hipErrorInvalidValue);
-	/* It goes through the device's null stream. */
+	/* The real call uses the device's null stream, which initialises the device. */
 	result = context_primary(handle->device, true, &context);
 	if (!result)
 		result = cuMemMap(start, bytes, 0, handle->number, 0);
@@ -207,7 +211,7 @@ static CUresult unmap(const struct span *span)
 
 	if (result)
 		return result;
-	/* Behind all that the device was given before. */
+	/* After all work submitted to the device before. */
 	context_wait(context);
 	if (stays_mapped())
 		cuMemExportToShareableHandle(&fd, handle->number,
@@ -222,7 +226,7 @@ static CUresult unmap(const struct span *span)
 	return CUDA_SUCCESS;
 }
 
-/* Whole mappings, one after the other: as many as the release takes. */
+/* Returns true if the range is made of whole mappings: one, or several if the release permits. */
 static bool unmappable(CUdeviceptr start, size_t bytes)
 {
 	const struct span *span = span_find(&mapped, start);
@@ -252,7 +256,7 @@ hipError_t hipMemUnmap(void *pointer, size_t bytes)
 	HIP_RETURN(result);
 }
 
-/* Are the first mappings of the reservation, one or more, of so many bytes? */
+/* Returns true if the sizes of the reservation's first mappings (one or more) add up to @bytes. */
 static bool first_are(CUdeviceptr start, size_t bytes)
 {
 	CUdeviceptr from = 0, end = 0;
@@ -282,7 +286,7 @@ hipError_t hipMemSetAccess(void *pointer, size_t bytes, const hipMemAccessDesc *
 	     (hip_version() >= HIP_VERSION_7_0 && hip_version() < HIP_VERSION_7_14)) &&
 	    !first_are((CUdeviceptr)pointer, bytes))
 		HIP_RETURN(hipErrorInvalidValue);
-	/* One after the other: what comes before an invalid one is done. */
+	/* Applied in order: entries before an invalid one take effect. */
 	for (size_t i = 0; i < count && !result; i++) {
 		CUmemAccessDesc core = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
 						     .id = desc[i].location.id},
@@ -331,7 +335,7 @@ hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *hand
 	GCR_LOCK_SCOPE(&lock);
 	const hipMemAllocationProp prop = {
 		.type = hipMemAllocationTypePinned,
-		/* Which 6.2 forgets. */
+		/* 6.2 does not set the type. */
 		.requestedHandleType = hip_version() < HIP_VERSION_6_3 ? hipMemHandleTypeNone
 								       : type,
 		.location = {.type = hipMemLocationTypeDevice, .id = hip_device}};
@@ -399,8 +403,10 @@ hipError_t hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t *handle,
 	HIP_RETURN(hipSuccess);
 }
 
-/* Where the memory object ends that a pointer is in; 0: in none. Until 6.3 that is the mapping,
- * then it is the reservation. sim.lock is held. */
+/*
+ * Returns the end of the memory object that contains the address; 0: none. Until 6.3 the object is
+ * the mapping, then the reservation. sim.lock is held.
+ */
 static CUdeviceptr object_end(CUdeviceptr address)
 {
 	const struct allocation *allocation = allocation_find(address);
@@ -421,7 +427,7 @@ CUresult hip_memory_check(const void *pointer, size_t bytes, bool write)
 	unsigned long long flags = 0;
 	GCR_LOCK_SCOPE(&lock);
 
-	/* No access is no invalid value to HIP. */
+	/* HIP reports missing access as "unknown", not as an invalid value. */
 	if (span_find(&mapped, start) &&
 	    (cuMemGetAccess(&flags, &location, start) || ((int)flags & wanted) != wanted))
 		return (CUresult)hipErrorUnknown;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A stand-in for AMD's run-time compiler: "code" is a text that names the kernels of a source,
- * those declared `__global__ void NAME(`; hip_image.c reads it. What is no such source does not
- * compile. Types and numbers as in <hip/hiprtc.h>, of ROCm 5 to 7.
+ * A stand-in for AMD's run-time compiler: the "code" is a text that lists the kernels of the
+ * source, that is, its declarations `__global__ void NAME(`; hip_image.c reads this text. Any other
+ * source does not compile. Types and numbers as in <hip/hiprtc.h> of ROCm 5 to 7.
  */
 #include <ctype.h>
 #include <stdbool.h>
@@ -101,7 +101,7 @@ static const char *spaces_end(const char *text)
 	return text + strspn(text, " \t\r\n");
 }
 
-/* The name after a `__global__`; its length is 0 if this is no kernel. */
+/* Returns the name after a `__global__`; length 0 if no kernel follows. */
 static size_t kernel_name(const char *text, const char **ret_name)
 {
 	size_t length = 0;
@@ -110,7 +110,7 @@ static size_t kernel_name(const char *text, const char **ret_name)
 	if (strncmp(text, "void", 4) != 0 || !isspace((unsigned char)text[4]))
 		return 0;
 	text = spaces_end(text + 4);
-	/* With launch bounds before it. */
+	/* Launch bounds may precede the name. */
 	if (!strncmp(text, "__launch_bounds__", 17)) {
 		text += strcspn(text, ")");
 		text = spaces_end(text + (*text == ')'));
@@ -156,7 +156,7 @@ hiprtcResult hiprtcCompileProgram(hiprtcProgram program, int option_count, const
 		count += length != 0;
 	}
 	fclose(code);
-	program->code_bytes++; /* its NUL is part of it */
+	program->code_bytes++; /* the code includes its NUL */
 	*program->log = '\0';
 	if (count && braces_match(program->source))
 		return HIPRTC_SUCCESS;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Host memory the driver knows: allocated by it (shared anonymous mappings, as the real one's
- * are shared mappings of /dev/zero) or registered with it. A checkpoint leaves it alone.
+ * Host memory known to the driver: allocated by it (shared anonymous mappings; the real driver's
+ * are shared mappings of /dev/zero) or registered with it. A checkpoint does not touch this memory.
  */
 #include "backend/sim/sim.h"
 
@@ -73,7 +73,7 @@ CUresult cuMemFreeHost(void *pointer)
 	return CUDA_SUCCESS;
 }
 
-/* All of it has to be there: memory of any kind, files mapped too. */
+/* Returns true if all pages are mapped: memory of any kind, including mapped files. */
 static bool is_mapped(const void *pointer, size_t bytes)
 {
 	uintptr_t start = (uintptr_t)pointer / PAGE_BYTES * PAGE_BYTES;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Legacy inter-process memory and events: handles of 64 bytes that name what they stand for in
- * the shared state.
+ * Legacy inter-process memory and events: handles of 64 bytes that identify objects in the shared
+ * state.
  */
 #include "backend/sim/sim.h"
 
@@ -71,7 +71,7 @@ static CUresult memory_open(CUcontext context, const struct memory_handle *conte
 			range_release(start);
 		return result;
 	}
-	/* All of the block is mapped, but the pointer's range is the one of the exporter. */
+	/* The whole block is mapped, but the allocation has the exporter's range. */
 	allocation = allocation_add(start + content->offset, content->size_bytes, ALLOCATION_IPC,
 				    device);
 	if (!allocation) {
@@ -99,7 +99,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsi
 	if (!pointer || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ||
 	    content.magic != MEMORY_HANDLE_MAGIC)
 		return CUDA_ERROR_INVALID_VALUE;
-	/* The exporter itself cannot open it. */
+	/* The exporter itself cannot open its handle. */
 	if (content.pid == getpid())
 		return CUDA_ERROR_INVALID_CONTEXT;
 	for (size_t i = 0; i < allocations.count; i++) {
@@ -176,7 +176,10 @@ CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle)
 	return CUDA_SUCCESS;
 }
 
-/* This process has opened somebody's memory, or somebody has opened this one's; or an event. */
+/*
+ * Returns true if this process has opened another process's memory, or another process this one's,
+ * or if an event is shared.
+ */
 bool ipc_live(void)
 {
 	bool live = false;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Functions that no table knows, as those of a newer driver: handed out by cuGetProcAddress and not
- * exported. They take handles of memory where a driver's functions do (in a register, on the stack,
- * in a list), and refuse what is none.
+ * Functions that are in no table, like those of a newer driver: returned by cuGetProcAddress and
+ * not exported. They take handles of memory in the ways that a driver's functions do (in a
+ * register, on the stack, in a list), and refuse invalid handles.
  */
 #include "backend/sim/sim.h"
 
@@ -24,7 +24,7 @@ static CUresult mem_get_device(int *device, CUmemGenericAllocationHandle handle)
 	return device_of(device, handle);
 }
 
-/* The last two are behind all registers of any processor. */
+/* The last two arguments are on the stack on every processor. */
 static CUresult mem_get_device_last(int *device, long a, long b, long c, long d, long e, long f,
 				    long g, CUmemGenericAllocationHandle handle,
 				    CUmemGenericAllocationHandle other)

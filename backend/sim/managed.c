@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Managed memory: allocation, and what the program has said about its pages (advice, prefetches),
- * kept for each page range and told again when asked. The pages themselves are plain host memory:
- * the CPU and the kernels reach them at the same address. They count as VRAM in use from when a
- * kernel, a memset or a prefetch takes them to a GPU until a prefetch takes them to the host.
+ * Managed memory: allocation, and the program's hints (advice, prefetches), which are stored per
+ * page range and returned by queries. The pages themselves are plain host memory: the CPU and the
+ * kernels access them at the same address. They count as VRAM in use from the moment a kernel, a
+ * memset or a prefetch moves them to a GPU until a prefetch moves them to the host.
  */
 #include "backend/sim/sim.h"
 
 #define PAGE_BYTES 4096ull
 
-/* What holds for the pages [start, end). A managed allocation is covered by a list of these. */
+/*
+ * A policy: the hints for the pages [start, end). A list of policies covers each managed
+ * allocation.
+ */
 struct policy {
 	struct policy *next;
 	CUdeviceptr start, end;
@@ -98,7 +101,10 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
 
 /* ---- page ranges ---- */
 
-/* The allocation, if all of [pointer, pointer + count) is in one of managed memory. */
+/*
+ * Returns the allocation if all of [pointer, pointer + count) is in one managed allocation, else
+ * NULL.
+ */
 static struct allocation *managed_find(CUdeviceptr pointer, size_t count)
 {
 	struct allocation *allocation = allocation_find(pointer);
@@ -109,7 +115,7 @@ static struct allocation *managed_find(CUdeviceptr pointer, size_t count)
 	return allocation;
 }
 
-/* Makes `at` the start of a policy. */
+/* Splits a policy so that one starts at `at`. */
 static CUresult policy_cut(struct policy *policy, CUdeviceptr at)
 {
 	for (; policy; policy = policy->next) {
@@ -128,7 +134,10 @@ static CUresult policy_cut(struct policy *policy, CUdeviceptr at)
 	return CUDA_SUCCESS;
 }
 
-/* The first policy of the pages that hold [pointer, pointer + count), and their end. */
+/*
+ * Returns the first policy of the pages that contain [pointer, pointer + count), and the pages'
+ * end.
+ */
 static CUresult policies_of(CUdeviceptr pointer, size_t count, struct policy **ret_first,
 			    CUdeviceptr *ret_end)
 {
@@ -166,7 +175,7 @@ static CUresult location_check(const CUmemLocation *location)
 	}
 }
 
-/* What the older calls mean by a device number. */
+/* Converts a device number of the older calls. */
 static CUmemLocation location_of(CUdevice device)
 {
 	return (CUmemLocation){.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST
@@ -288,7 +297,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t count, CUmemLocation 
 	return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(pointer, count, location, stream);
 }
 
-/* ---- what was said, told again ---- */
+/* ---- queries ---- */
 
 static CUdevice device_of(CUmemLocation location)
 {
@@ -307,7 +316,7 @@ static bool location_equal(CUmemLocation a, CUmemLocation b)
 	return a.type == b.type && a.id == b.id;
 }
 
-/* Something is told of a range only where it holds for all of it. */
+/* A query of a range returns only hints that hold for the whole range. */
 static void policy_join(struct policy *sum, const struct policy *policy)
 {
 	sum->read_mostly &= policy->read_mostly;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Where managed memory lies. As measured of the real driver: chunks of whole 32 MiB are taken where
- * the kernel's mmap(2) finds room and aligned within; large allocations are pieces of them on
- * 2 MiB, small ones are cut from 2 MiB blocks on 512 bytes. A chunk goes back when it is empty. So
- * whether memory that is freed and made again comes back at its address depends on order and on
- * what else was mapped meanwhile. All of this wants sim.lock.
+ * Addresses of managed memory. As measured with the real driver: chunks of whole 32 MiB are mapped
+ * where the kernel's mmap(2) finds room, and aligned within; large allocations are pieces of chunks
+ * on 2 MiB boundaries, small ones are cut from 2 MiB blocks on 512-byte boundaries. An empty chunk
+ * is unmapped. Whether memory that is freed and allocated again gets the same address therefore
+ * depends on the order and on other mappings made in between. All functions require sim.lock.
  */
 #include "backend/sim/sim.h"
 
@@ -18,21 +18,24 @@ struct chunk {
 	struct chunk *next;
 	CUdeviceptr start;
 	size_t size_bytes;
-	struct span_table pieces; /* their object: the small block, or NULL */
+	struct span_table pieces; /* object: the small block, or NULL */
 };
 
 struct small_block {
 	struct span_table pieces;
 };
 
-static struct chunk *chunks; /* the newest first: it is looked at first */
+static struct chunk *chunks; /* newest first, in the order of searching */
 
 static size_t round_up(size_t value, size_t to)
 {
 	return (value + to - 1) / to * to;
 }
 
-/* The first gap of `size_bytes` that starts on a multiple of `alignment`; 0 if there is none. */
+/*
+ * Returns the first gap of `size_bytes` that starts on a multiple of `alignment`; 0 if there is
+ * none.
+ */
 static CUdeviceptr gap_find(const struct span_table *pieces, CUdeviceptr start, CUdeviceptr end,
 			    size_t size_bytes, size_t alignment)
 {
@@ -103,7 +106,7 @@ static CUresult piece_map(struct chunk *chunk, CUdeviceptr at, size_t size_bytes
 	return result;
 }
 
-/* A piece with a mapping of its own. */
+/* Takes a piece with its own mapping. */
 static CUresult large_take(size_t size_bytes, void *object, CUdeviceptr *ret_start)
 {
 	struct chunk *chunk;

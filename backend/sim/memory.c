@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuMemAlloc, and the blocks that smaller pieces are cut from. As with the real driver, what is
- * smaller than 2 MiB shares a block; the rest starts on a 2 MiB boundary.
+ * cuMemAlloc, and the blocks that contain smaller allocations. As with the real driver, allocations
+ * below 2 MiB share a block; larger ones start on a 2 MiB boundary.
  */
 #include "backend/sim/sim.h"
 
@@ -49,7 +49,7 @@ static void block_free(struct block *block)
 	free(block);
 }
 
-/* First fit between the pieces that are there; 0 if nothing fits. */
+/* First fit between the existing pieces; returns 0 if nothing fits. */
 static CUdeviceptr block_cut(struct block *block, size_t size_bytes)
 {
 	CUdeviceptr start = block->start;
@@ -132,7 +132,7 @@ CUresult device_memory_alloc(CUcontext context, size_t size_bytes, CUdeviceptr *
 	int device = context->device;
 	struct block **blocks = size_bytes < SIM_BLOCK_BYTES ? &small_blocks[device]
 							     : &large_blocks[device];
-	/* A large allocation has its block for itself. */
+	/* A large allocation has its own block. */
 	struct block *own = NULL, *block = NULL;
 	struct allocation *allocation;
 	CUresult result = CUDA_SUCCESS;
@@ -273,7 +273,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 	if (allocation->context)
 		context = allocation->context;
 	pthread_mutex_unlock(&sim.lock);
-	/* Memory is not taken from under work that was submitted before. */
+	/* Wait for work submitted before that may use the memory. */
 	context_wait(context);
 	GCR_LOCK_SCOPE(&sim.lock);
 	allocation = allocation_find(pointer);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Modules: PTX text that names entries the simulator knows, and its global variables. Also
- * libraries (a library is a module here), functions, launches.
+ * Modules: PTX text that names entries known to the simulator, and global variables. Also libraries
+ * (a library is a module here), functions and launches.
  */
 #include "backend/sim/sim.h"
 
@@ -57,7 +57,7 @@ static bool text_has_entry(const char *text, const char *name)
 	return false;
 }
 
-/* Reads one `.global [.attribute(.managed)] [.align N] .TYPE NAME[N]` after `.global`. */
+/* Parses one `.global [.attribute(.managed)] [.align N] .TYPE NAME[N]` after `.global`. */
 static bool variable_parse(const char *text, struct module_variable *variable)
 {
 	size_t element = 1, length;
@@ -106,7 +106,7 @@ static CUresult variables_make(CUcontext context, CUmodule module)
 		CUresult result;
 
 		text += strlen(".global");
-		/* ld.global.u32 and the like are instructions */
+		/* not ld.global.u32 and other instructions */
 		if (!isspace((unsigned char)*text) || !variable_parse(text, &parsed))
 			continue;
 		variable = malloc(sizeof(*variable));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * libnvidia-ml.so.1 of the simulator: the same shared state, read only. Needs no cuInit and
- * makes the caller no GPU process.
+ * libnvidia-ml.so.1 of the simulator: the same shared state, read-only. Needs no cuInit and does
+ * not make the caller a GPU process.
  */
 #include "backend/cuda/nvml_api.h"
 #include "backend/sim/shared.h"
@@ -95,8 +95,10 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 	return NVML_SUCCESS;
 }
 
-/* A handle is the address of the GPU's place in this; it stays good when all has been shut down and
- * begins again. */
+/*
+ * A handle is the address of the GPU's element in this array; handles stay valid across a shutdown
+ * and a new initialisation.
+ */
 static char handles[SIM_MAX_GPUS];
 
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
@@ -166,7 +168,7 @@ nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major,
 
 	if (result != NVML_SUCCESS)
 		return result;
-	/* As device.c says. */
+	/* Same as in device.c. */
 	*major = 9;
 	*minor = 0;
 	return NVML_SUCCESS;
@@ -232,7 +234,7 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 		const struct shared_process *process = &shared->processes[i];
 		uint64_t used;
 
-		/* A process without a context, checkpointed ones among them, is not listed. */
+		/* A process without a context, such as a checkpointed one, is not listed. */
 		if (!process->pid || !process->context_bytes[gpu] ||
 		    !shared_process_running(process))
 			continue;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The _ptsz and _ptds variants, which take stream 0 for the calling thread's own stream.
- */
+/* The _ptsz and _ptds variants, in which stream 0 is the calling thread's own stream. */
 #include "backend/sim/sim.h"
 
 #define PER_THREAD(name, suffix, parameters, arguments) \

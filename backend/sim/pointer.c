@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What cuPointerGetAttribute says about a pointer: for memory of cuMemAlloc, cuMemMap and
- * cuMemAllocAsync as measured on 580.159.
+ * The results of cuPointerGetAttribute: for memory of cuMemAlloc, cuMemMap and cuMemAllocAsync as
+ * measured on 580.159.
  */
 #include "backend/sim/sim.h"
 
@@ -16,7 +16,7 @@ static CUresult attribute_get(void *data, CUpointer_attribute attribute, CUdevic
 	const struct span *mapping = span_find(&mappings, pointer);
 	const struct phys *phys = mapping ? ((struct mapping *)mapping->object)->phys : NULL;
 
-	/* What was mapped has the range of its reservation, not of its mapping. */
+	/* Mapped memory reports the range of its reservation, not of its mapping. */
 	const struct span *reservation =
 		allocation && allocation->kind == ALLOCATION_VMM ? reservation_find(pointer) : NULL;
 
@@ -24,7 +24,7 @@ static CUresult attribute_get(void *data, CUpointer_attribute attribute, CUdevic
 		return CUDA_ERROR_INVALID_VALUE;
 	switch (attribute) {
 	case CU_POINTER_ATTRIBUTE_CONTEXT:
-		/* Memory that was mapped or stream-ordered belongs to no context. */
+		/* Mapped or stream-ordered memory belongs to no context. */
 		*(CUcontext *)data = allocation->kind == ALLOCATION_VMM ||
 						     allocation->kind == ALLOCATION_POOL
 					     ? NULL
@@ -84,7 +84,7 @@ static CUresult attribute_get(void *data, CUpointer_attribute attribute, CUdevic
 				     phys->prop.allocFlags.gpuDirectRDMACapable);
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-		*(unsigned *)data = 0; /* there is no engine for it */
+		*(unsigned *)data = 0; /* no decompression engine */
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
 		*(unsigned *)data = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -111,7 +111,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
 	return data ? attribute_get(data, attribute, pointer) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* An unknown pointer is no error here: its attributes read as zero. */
+/* An unknown pointer is not an error here: its attributes are returned as zero. */
 CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data,
 				CUdeviceptr pointer)
 {

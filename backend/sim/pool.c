@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The stream ordered allocator. Pools keep blocks that pieces are cut from; a freed piece can be
- * cut again once its stream has come to the free, and blocks go back to the GPU when the
- * program synchronizes, down to the pool's release threshold.
+ * The stream-ordered allocator. Pools own blocks that are divided into pieces; a freed piece can be
+ * used again once its stream has reached the free. Blocks are released to the GPU when the program
+ * synchronizes, down to the pool's release threshold.
  */
 #include "backend/sim/sim.h"
 
@@ -25,7 +25,10 @@ static CUmemoryPool pool_new(int device)
 	return pool;
 }
 
-/* What is not plain memory of a GPU is simulated as if it were, on the first one. */
+/*
+ * Returns false for memory other than plain memory of a GPU; such a pool is simulated with plain
+ * memory of the first GPU.
+ */
 static bool is_plain(const CUmemPoolProps *props)
 {
 	return props->allocType != CU_MEM_ALLOCATION_TYPE_MANAGED &&
@@ -44,7 +47,7 @@ CUmemoryPool pool_default(int device)
 	return pool;
 }
 
-/* That of a location and a kind of memory, for cuMemGetDefaultMemPool. */
+/* Returns the default pool of a location and a kind of memory, for cuMemGetDefaultMemPool. */
 static CUmemoryPool pool_standing(const CUmemPoolProps *props)
 {
 	CUmemoryPool pool;
@@ -163,7 +166,7 @@ static CUresult pool_alloc(CUmemoryPool pool, CUcontext context, size_t bytes, C
 	return CUDA_SUCCESS;
 }
 
-/* Memory nodes in graphs are not simulated; in another stream, a capture forbids it by its mode. */
+/* Memory nodes in graphs are not simulated. Elsewhere the mode of an open capture decides. */
 static CUresult pool_forbidden(CUstream stream)
 {
 	return stream->capture ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : capture_forbids(NULL);
@@ -252,7 +255,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 		pthread_mutex_unlock(&sim.lock);
 		return CUDA_ERROR_INVALID_VALUE;
 	}
-	/* It lives on until everything cut from it is free. */
+	/* The pool lives until all of its pieces are freed. */
 	pool->destroyed = true;
 	if (current_pool[pool->device] == pool)
 		current_pool[pool->device] = NULL;
@@ -349,7 +352,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_
 			return CUDA_ERROR_INVALID_VALUE;
 		if (!device_valid(map[i].location.id))
 			return CUDA_ERROR_INVALID_DEVICE;
-		/* The GPU the memory is on always has access. */
+		/* The GPU that holds the memory always has access. */
 		if (map[i].location.id == pool->device && !map[i].flags)
 			return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -403,7 +406,7 @@ CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location,
 	return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Which one is current can be changed for GPUs only (cuDeviceSetMemPool). */
+/* The current pool can be changed for GPUs only (cuDeviceSetMemPool). */
 CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
 {
 	if (location && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&

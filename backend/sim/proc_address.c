@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * cuGetProcAddress: entry points by base name, CUDA version and kind of default stream.
- */
+/* cuGetProcAddress: entry points by base name, CUDA version and kind of default stream. */
 #include "backend/sim/sim.h"
 
-/* Only their addresses are wanted here; these are not in cuda_api.h. */
+/* Only the addresses are used here; these functions are not in cuda_api.h. */
 CUresult cuCtxFromGreenCtx(void);
 CUresult cuDevResourceGenerateDesc(void);
 CUresult cuDeviceGetDevResource(void);
@@ -44,8 +42,11 @@ static const struct entry_point *find(const char *name, int version, bool per_th
 		*ret_known = true;
 		if (entry->version > version || (entry->per_thread && !per_thread))
 			continue;
-		/* A per-thread variant came with one version of its function, and wins over
-		 * it; a later plain variant has a per-thread one of its own. */
+		/*
+		 * A per-thread variant was introduced with one version of its function and takes
+		 * precedence over that version; a later plain variant has its own per-thread
+		 * variant.
+		 */
 		if (!best || entry->version > best->version ||
 		    (entry->per_thread && !best->per_thread))
 			best = entry;
@@ -86,7 +87,7 @@ CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuui
 	return get(symbol, function, version, flags, NULL);
 }
 
-/* The tables behind this call are private to NVIDIA's own libraries. */
+/* The tables returned by the real call are private to NVIDIA's own libraries. */
 CUresult cuGetExportTable(const void **table, const CUuuid *id)
 {
 	SIM_ENTER_FLAGS(SIM_CALL_BEFORE_INIT);

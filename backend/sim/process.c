@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One simulated process: cuInit, the gate that every driver call passes, the device files it
- * holds open, and what is left of it after fork (nothing: the driver's threads are gone).
+ * One simulated process: cuInit, the gate that every driver call passes, the open device files, and
+ * the state after fork (the child has no driver: the driver's threads do not exist there).
  */
 #include "backend/sim/sim.h"
 
@@ -32,7 +32,7 @@ static atomic_bool initialized;
 static atomic_bool forked;
 static atomic_bool deinitialized;
 static __thread bool callback_thread;
-static __thread bool inside; /* the gate, for a call that other calls carry out */
+static __thread bool inside; /* inside the gate; nested calls do not pass it again */
 
 CUresult sim_error_of(int error)
 {
@@ -46,7 +46,7 @@ CUresult sim_error_of(int error)
 	}
 }
 
-/* The driver's own threads take none of the program's signals. */
+/* The driver's own threads block all signals. */
 int sim_thread_start(pthread_t *ret_thread, void *(*function)(void *), void *argument)
 {
 	sigset_t all, before;
@@ -96,7 +96,7 @@ struct sim_call sim_enter(const char *name, int flags)
 		pthread_mutex_unlock(&gate.lock);
 		call.entered = inside = true;
 	}
-	/* Inside the gate: a call that hangs is one that Lock has to wait for. */
+	/* Inside the gate, so that Lock has to wait for a call that hangs. */
 	call.result = fault_check(name, FAULT_CALLER, &call.after);
 	if (call.result)
 		sim_leave(&call);
@@ -164,10 +164,10 @@ bool process_is_deinitialized(void)
 }
 
 /*
- * The driver's exit handler, which cuInit has registered: what the program runs after that, static
- * destructors and its other threads, gets CUDA_ERROR_DEINITIALIZED of every call. Like a call the
- * handler waits while the process is locked. Seen on 580.159: a program that was frozen as it ended
- * had deinitialized right after its Unlock.
+ * The driver's exit handler, registered by cuInit: afterwards every call of static destructors and
+ * other threads returns CUDA_ERROR_DEINITIALIZED. Like a call, the handler waits while the process
+ * is locked. Seen on 580.159: a program frozen while it was ending had deinitialized right after
+ * its Unlock.
  */
 static void deinitialize(void)
 {
@@ -182,8 +182,10 @@ static void deinitialize(void)
 
 static void fork_child(void)
 {
-	/* The stream threads and the restore thread do not exist here, and whoever held a lock
-	 * is gone; the inherited descriptors stay and keep the parent's memory in use. */
+	/*
+	 * The child has no stream threads and no restore thread, and the owners of locks do not
+	 * exist there; the inherited descriptors stay open and keep the parent's memory in use.
+	 */
 	if (!atomic_load(&initialized))
 		return;
 	atomic_store(&forked, true);
@@ -200,7 +202,8 @@ static int open_device(const char *name)
 
 /*
  * A process with a context has one mapping of the compute file, which its children do not inherit
- * (measured of nvidia-uvm); it is what tells a process that computes from one that only asks.
+ * (measured with nvidia-uvm). The mapping distinguishes a process that computes from one that only
+ * queries.
  */
 static int compute_map(bool wanted)
 {
@@ -216,7 +219,7 @@ static int compute_map(bool wanted)
 	return 0;
 }
 
-/* Those that sim.device_fd has: all of the machine, or the process's by ordinal. */
+/* Returns the length of sim.device_fd: all GPUs of the machine, or the process's devices. */
 static unsigned device_file_count(void)
 {
 	return sim_vendor.opens_all_devices ? shared->gpu_count : sim.device_count;
@@ -262,7 +265,7 @@ void device_files_close(void)
 		close(TAKE_FD(sim.control_fd));
 }
 
-/* The ordinal in the list so far; -1: there is no such device. */
+/* Returns the ordinal in the current list of devices; -1: no such device. */
 static int device_by_name(const char *text, size_t length)
 {
 	char uuid[SIM_UUID_TEXT_BYTES];
@@ -281,8 +284,10 @@ static int device_by_name(const char *text, size_t length)
 	return end == text || number < 0 || number >= (long)sim.device_count ? -1 : (int)number;
 }
 
-/* The list ends at the first name that is not a GPU, as NVIDIA's programming guide says and AMD's
- * runtime does. */
+/*
+ * The list ends at the first name that is not a GPU, as in NVIDIA's programming guide and in AMD's
+ * runtime.
+ */
 void devices_choose(const char *list)
 {
 	unsigned chosen[SIM_MAX_GPUS], count = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The machine-wide state: creating and opening it, process slots, physical allocations and
- * what is in use. Used by both libraries; calls nothing of theirs.
+ * The machine-wide state: creating and opening it, process slots, physical allocations, and the
+ * memory in use. Used by both libraries; calls none of their functions.
  */
 #include "backend/sim/shared.h"
 
@@ -74,8 +74,10 @@ void shared_device_path(char *path, const char *format, ...)
 
 int shared_open_file(const char *path, int flags)
 {
-	/* Without O_CREAT first: fs.protected_regular refuses O_CREAT on somebody else's file
-	 * in a sticky directory, to root too. */
+	/*
+	 * Try without O_CREAT first: fs.protected_regular refuses O_CREAT on another user's file in
+	 * a sticky directory, even for root.
+	 */
 	int fd = open(path, flags | O_CLOEXEC);
 
 	if (fd < 0 && errno == ENOENT) {
@@ -169,7 +171,10 @@ static int state_create(const char *path)
 		state->gpu_count = SIM_MAX_GPUS;
 	state->default_context_bytes = environment_bytes("GPUCR_SIM_CONTEXT_BYTES", 16ull << 20);
 	state->next_id = 1;
-	/* UUIDs are a function of the names, so that they stay when the directory is made anew. */
+	/*
+	 * UUIDs are derived from the names, so that they stay the same if the directory is created
+	 * again.
+	 */
 	seed = seed_of(directory, 0xcbf29ce484222325ull);
 	seed = seed_of(shared_machine.directory, seed);
 	if (getenv("GPUCR_SIM_HOST"))
@@ -292,8 +297,8 @@ int process_own_pid(void)
 }
 
 /*
- * What CRIU has restored is in a time namespace of its own, in which all times of start are others
- * by this many clock ticks.
+ * Returns the offset in clock ticks of start times: a process restored by CRIU is in its own time
+ * namespace.
  */
 static int64_t boot_offset_ticks(void)
 {
@@ -311,7 +316,7 @@ static int64_t boot_offset_ticks(void)
 	return sec * ticks_per_sec + nsec / (1000000000 / ticks_per_sec);
 }
 
-/* Its main thread has ended: has another one not? */
+/* Called if the main thread has ended: returns true if another thread has not. */
 static bool has_other_threads(int pid)
 {
 	_cleanup_closedir_ DIR *tasks = NULL;
@@ -330,8 +335,8 @@ static bool has_other_threads(int pid)
 }
 
 /*
- * Field 22 of /proc/PID/stat, in clock ticks since boot; 0 if there is no such process. From
- * another time namespace it may be one tick less or more.
+ * Returns field 22 of /proc/PID/stat, in clock ticks since boot; 0 if there is no such process.
+ * Seen from another time namespace the value may differ by one tick.
  */
 uint64_t process_start_time(int pid)
 {
@@ -348,7 +353,10 @@ uint64_t process_start_time(int pid)
 	if (length <= 0)
 		return 0;
 	text[length] = '\0';
-	/* The command name is in parentheses and may hold anything, so count from its end. */
+	/*
+	 * The command name is in parentheses and may contain anything, so count fields from its
+	 * end.
+	 */
 	field = strrchr(text, ')');
 	if (!field || field[1] != ' ')
 		return 0;
@@ -402,7 +410,7 @@ static void process_remove(unsigned index)
 	char path[PATH_MAX];
 
 	shared_changed();
-	/* Of the restore thread. Whoever has the same pid now makes it after this. */
+	/* The restore thread's socket. A new process with this pid creates its own later. */
 	shared_path(path, "processes/%d.sock", shared->processes[index].pid);
 	unlink(path);
 	for (unsigned i = 0; i < shared->allocation_high; i++)
@@ -436,7 +444,7 @@ static void allocation_remove(unsigned slot)
 	unlink(path);
 }
 
-/* An open description of the file holds its lock. */
+/* Returns true if an open file description holds the file's lock. */
 static bool allocation_descriptor_open(unsigned slot)
 {
 	_cleanup_close_ int fd = shared_allocation_open(slot, false);
@@ -524,7 +532,7 @@ uint64_t shared_process_used_bytes(unsigned index, unsigned gpu)
 	for (unsigned i = 0; i < shared->allocation_high; i++) {
 		const struct shared_allocation *allocation = &shared->allocations[i];
 
-		/* Measured: NVML leaves out of its count what a process has imported. */
+		/* Measured: NVML does not count imported memory. */
 		if (allocation->id && allocation->gpu == gpu &&
 		    allocation->maker == shared->processes[index].generation &&
 		    holder_test(allocation->holders, index))
@@ -599,7 +607,7 @@ void shared_allocation_drop(unsigned slot, unsigned index)
 	struct shared_allocation *allocation = &shared->allocations[slot];
 
 	holder_clear(allocation->holders, index);
-	/* If it comes back to its maker then as an import, as anybody's. */
+	/* If its maker gets the memory back later, then as an import like any other process. */
 	if (allocation->maker == shared->processes[index].generation)
 		allocation->maker = 0;
 	shared_changed();

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The machine-wide state of the simulator: one directory and one memory segment that all
- * simulated processes share. Everything in here is valid at any instant, because any process
- * may be killed at any instant: no lists, and an entry's `id`/`pid` is written last and
- * cleared first. shared_lock() recovers a lock whose owner died. Each vendor has a state of its
- * own: a machine may have GPUs of both.
+ * The machine-wide state of the simulator: one directory and one memory segment shared by all
+ * simulated processes. The segment is consistent at every instant, because any process may be
+ * killed at any instant: there are no lists, and an entry's `id`/`pid` is written last and cleared
+ * first. shared_lock() recovers a lock whose owner died. Each vendor has its own state: a machine
+ * may have GPUs of both vendors.
  */
 #ifndef GPUCR_SIM_SHARED_H
 #define GPUCR_SIM_SHARED_H
@@ -28,12 +28,14 @@ struct shared_gpu {
 	unsigned char uuid[16];
 	char name[64];
 	uint64_t capacity_bytes;
-	uint64_t told_bytes; /* in use, as files tell */
+	uint64_t told_bytes; /* VRAM in use, as written to the files */
 };
 
-/* A process that called cuInit. Alive while somebody holds the lock on its file
+/*
+ * A process that called cuInit. The process is alive while any process holds the lock on the file
  * processes/<index>.lock; a forked child inherits that lock as it inherits the real driver's
- * descriptors. A checkpointed process holds no file: then pid and start time decide. */
+ * descriptors. A checkpointed process has no open file: then pid and start time decide.
+ */
 struct shared_process {
 	int pid;
 	unsigned uid;
@@ -43,27 +45,35 @@ struct shared_process {
 	int restore_thread;
 	int holds_no_file;
 	uint64_t context_bytes[SIM_MAX_GPUS];
-	uint64_t managed_bytes[SIM_MAX_GPUS]; /* managed memory that is on the GPU */
-	/* What files tell of it (shared_machine.changed). */
+	uint64_t managed_bytes[SIM_MAX_GPUS]; /* managed memory located on the GPU */
+	/* The values written to the files (shared_machine.changed). */
 	int is_told;
 	uint64_t told_bytes[SIM_MAX_GPUS];
 };
 
-/* Physical memory: the file memory/<id>. In use while a live process is among the holders, or
- * while an open description of the file (an exported descriptor) has it locked. */
+/*
+ * Physical memory: the file memory/<id>. In use while one of the holders is alive, or while an open
+ * file description (an exported descriptor) has the file locked.
+ */
 struct shared_allocation {
 	uint64_t id;
-	uint64_t maker; /* the generation of the process that made it, as long as it has it; else 0
-			 */
+	/*
+	 * The generation of the process that created the memory, while that process holds it; else
+	 * 0.
+	 */
+	uint64_t maker;
 	uint64_t size_bytes;
 	unsigned gpu;
 	int exported;
 	int legacy_ipc;
-	unsigned char rdma_capable; /* allocFlags.gpuDirectRDMACapable, for who imports it */
+	unsigned char rdma_capable; /* allocFlags.gpuDirectRDMACapable, for importers */
 	uint64_t holders[SIM_HOLDER_WORDS];
 };
 
-/* An interprocess event: `recorded` counts cuEventRecord, `completed` is the last that ran. */
+/*
+ * An interprocess event: `recorded` counts calls of cuEventRecord, `completed` is the last one
+ * done.
+ */
 struct shared_event {
 	uint64_t id;
 	uint64_t recorded;
@@ -77,7 +87,7 @@ struct shared_state {
 	unsigned gpu_count;
 	uint64_t default_context_bytes;
 	uint64_t next_id;
-	unsigned allocation_high; /* slots at and above this were never used */
+	unsigned allocation_high; /* slots from this one on were never used */
 	struct shared_gpu gpus[SIM_MAX_GPUS];
 	struct shared_process processes[SIM_MAX_PROCESSES];
 	struct shared_event events[SIM_MAX_IPC_EVENTS];
@@ -86,80 +96,102 @@ struct shared_state {
 
 extern struct shared_state *shared;
 
-/* What a machine with GPUs of one vendor looks like: cuda_machine.c, hip_machine.c. */
+/* The properties of a machine with GPUs of one vendor: cuda_machine.c, hip_machine.c. */
 struct shared_machine {
-	const char *directory;	   /* its state's, below GPUCR_SIM_DIR; "": that itself */
-	const char *gpus_variable; /* asked for the number of GPUs before GPUCR_SIM_GPUS; or NULL */
+	const char *directory;	   /* of the state, below GPUCR_SIM_DIR; "": GPUCR_SIM_DIR itself */
+	const char *gpus_variable; /* read before GPUCR_SIM_GPUS for the number of GPUs; or NULL */
 	const char *gpu_name;
-	/* From 16 bytes that look random. */
+	/* Makes a valid UUID of 16 random-looking bytes. */
 	void (*uuid_make)(unsigned char uuid[16]);
-	/* Makes the device files, in the directory of shared_device_path(). The state is complete
-	 * but for its magic, and nobody else has it. */
+	/*
+	 * Creates the device files in the directory of shared_device_path(). The state is complete
+	 * except for its magic; no other process uses the state yet.
+	 */
 	void (*files_make)(const struct shared_state *state);
-	/* What is in use has changed; the lock is held. NULL: nobody wants to know. */
+	/* Called with the lock held when the memory in use has changed; or NULL. */
 	void (*changed)(void);
-	/* A process is there no more; likewise. */
+	/* Called with the lock held when a process has ended; or NULL. */
 	void (*process_gone)(int pid);
 };
 
 extern const struct shared_machine shared_machine;
 
-/* Maps the state, creating it if this is the first process; `shared` is valid until as many calls
- * of shared_detach(). Another time the same path may be another machine's state. 0 or -errno. */
+/*
+ * Maps the state, creating it in the first process. `shared` stays valid until shared_detach() has
+ * been called as often. A later call may find another machine's state at the same path. Returns 0
+ * or -errno.
+ */
 int shared_attach(void);
 void shared_detach(void);
-/* GPUCR_SIM_DIR, or what stands for it, without a trailing slash. */
+/* Returns GPUCR_SIM_DIR or its default, without a trailing slash. */
 const char *shared_directory(void);
 /* Writes "<the state's directory>/<format...>" into path[PATH_MAX]. */
 void shared_path(char *path, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The same below shared_directory(): what all vendors have together, and the device files. */
+/* The same below shared_directory(): for files common to all vendors, and device files. */
 void shared_device_path(char *path, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Opens a file below the directory, creating it mode 0666 when it is not there. fd or -errno. */
+/*
+ * Opens a file below the directory, created with mode 0666 if missing. Returns the descriptor or
+ * -errno.
+ */
 int shared_open_file(const char *path, int flags);
-/* Makes a directory there, if it is not there, and empty files. 0 or -errno. */
+/* Creates a directory, or an empty file, there if it is missing. Returns 0 or -errno. */
 int shared_make_directory(const char *path);
 void shared_make_file(const char *path);
 
 void shared_lock(void);
 void shared_unlock(void);
 
-/* The following want the lock held. */
+/* The caller of the following functions holds the lock. */
 
-/* What is in use has changed by the caller's doing; the functions below know of theirs. */
+/* To be called after the caller changed the memory in use; the functions below do so themselves. */
 void shared_changed(void);
 
-/* Takes a free process slot for the caller, which others see as @pid with this start time, and
- * locks its file. Index or -errno; the file, which keeps the slot alive, in *ret_fd. */
+/*
+ * Takes a free process slot for the caller, known to others as @pid with this start time, and locks
+ * its file. Returns the index or -errno; *ret_fd gets the file, which keeps the slot in use.
+ */
 int shared_process_add(int pid, uint64_t start_time, int *ret_fd);
-/* Re-opens the file of the caller's own slot after a restore. fd or -errno. */
+/*
+ * Opens and locks the file of the caller's slot again after a restore. Returns the descriptor or
+ * -errno.
+ */
 int shared_process_lock_file(unsigned index);
-/* The slot is the caller's: it took it in this machine, and runs since then. */
+/* Returns true if the slot is the caller's: taken in this machine during the same run. */
 bool shared_process_is_own(unsigned index, uint64_t generation, int pid, uint64_t start_time);
-/* The slot of a live process, or -ESRCH. */
+/* Returns the slot of a live process, or -ESRCH. */
 int shared_process_find(int pid);
-/* The process runs: not one that is dead while a forked child keeps its memory. */
+/*
+ * Returns true if the process itself runs; false if it is dead, even if a forked child keeps its
+ * memory.
+ */
 bool shared_process_running(const struct shared_process *process);
 
 uint64_t shared_gpu_used_bytes(unsigned gpu);
 uint64_t shared_process_used_bytes(unsigned index, unsigned gpu);
-/* Gives back what dead processes and closed descriptors held. */
+/* Frees everything held by dead processes and closed descriptors. */
 void shared_reclaim(void);
 
-/* Makes a physical allocation held by process `index`. Slot, or -ENOMEM, -errno. */
+/*
+ * Creates a physical allocation held by process `index`. Returns the slot, -ENOMEM or another
+ * -errno.
+ */
 int shared_allocation_add(unsigned index, unsigned gpu, uint64_t size_bytes);
 void shared_allocation_hold(unsigned slot, unsigned index);
-/* Drops the hold of process `index` and frees the memory if nobody is left. */
+/* Removes the hold of process `index`, and frees the memory with the last hold. */
 void shared_allocation_drop(unsigned slot, unsigned index);
-/* Somebody other than process `index` holds the allocation. */
+/* Returns true if a process other than `index` holds the allocation. */
 bool shared_allocation_shared(unsigned slot, unsigned index);
-/* Finds a live allocation by id: slot or -ENOENT. */
+/* Returns the slot of a live allocation by id, or -ENOENT. */
 int shared_allocation_find(uint64_t id);
-/* A new open description of the file; with `locked` it keeps the memory in use. fd or -errno. */
+/*
+ * Opens the file again. With `locked` the descriptor keeps the memory in use. Returns the
+ * descriptor or -errno.
+ */
 int shared_allocation_open(unsigned slot, bool locked);
 
 int shared_event_add(unsigned index);
 
-/* The pid of this process in the pid namespace that /proc shows, where it may be another one. */
+/* Returns this process's pid in the pid namespace of /proc, which may differ from getpid(). */
 int process_own_pid(void);
 uint64_t process_start_time(int pid);
 

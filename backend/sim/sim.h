@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Inside one simulated process: the objects behind the driver's handles and who may touch
- * them.
+ * The state of one simulated process: the objects behind the driver's handles, and the rules for
+ * access to memory.
  *
- * Lock order: sim.lock (objects and tables), then sim.map_lock (which addresses are backed),
- * then work.lock (streams), then the shared lock. Nobody waits for a stream's work while
- * holding one of them. A stream's thread holds map_lock for reading while it touches device
- * memory.
+ * Lock order: sim.lock (objects and tables), then sim.map_lock (which addresses are backed), then
+ * work.lock (streams), then the shared lock. No thread waits for a stream's work while holding one
+ * of them. A stream's thread holds map_lock for reading while it accesses device memory.
  */
 #ifndef GPUCR_SIM_SIM_H
 #define GPUCR_SIM_SIM_H
@@ -24,73 +23,80 @@
 #include "lib/lock.h"
 
 #define SIM_DRIVER_VERSION	13000
-/* Device memory has its addresses here: high as the real ones are, and inside what
- * ThreadSanitizer accepts. */
+/*
+ * The address range of device memory: high, as with the real driver, and within the range that
+ * ThreadSanitizer accepts.
+ */
 #define SIM_VA_START		0x7e8000000000ull
 #define SIM_VA_END		0x7f8000000000ull
 #define SIM_SUBALLOCATION_BYTES 512
 
-/* ---- process.c: cuInit, the gate every call passes, fork ---- */
+/* ---- process.c: cuInit, fork, and the gate: the lock that every call passes ---- */
 
 struct sim_process {
 	pthread_mutex_t lock;
 	pthread_rwlock_t map_lock;
 	bool initialized;
-	unsigned index; /* in shared->processes */
+	unsigned index; /* slot in shared->processes */
 	uint64_t generation;
 	int lock_fd, control_fd, compute_fd;
 	void *compute_mapping; /* of the compute file, while there is a context */
 	unsigned device_count;
-	/* ordinal -> index in shared->gpus; CUDA_VISIBLE_DEVICES and a restore change it */
+	/* Ordinal -> index in shared->gpus; changed by CUDA_VISIBLE_DEVICES and by a restore. */
 	unsigned gpu_of_device[SIM_MAX_GPUS];
-	int device_fd[SIM_MAX_GPUS]; /* by ordinal; if all are opened, by GPU */
+	int device_fd[SIM_MAX_GPUS]; /* by ordinal; by GPU if opens_all_devices */
 	uint64_t next_serial;
 };
 
 extern struct sim_process sim;
 
-/* ---- what differs between the vendors: cuda_vendor.c, hip_vendor.c ---- */
+/* ---- differences between the vendors: cuda_vendor.c, hip_vendor.c ---- */
 
 #define SIM_UUID_TEXT_BYTES 37
 
 struct sim_vendor {
-	const char *control_file; /* opened when the driver is initialised; or NULL */
-	const char *compute_file; /* likewise, and mapped while there is a context */
-	const char *device_file;  /* of a GPU, its number to be added */
+	const char *control_file; /* opened by the initialisation of the driver; or NULL */
+	const char *compute_file; /* the same; also mapped while there is a context */
+	const char *device_file;  /* of a GPU, without its number */
 	unsigned device_file_first;
-	bool opens_all_devices; /* when it is initialised; else those with a context */
+	bool opens_all_devices; /* at initialisation; else only devices with a context */
 	const char *server_thread_name, *stream_thread_name;
-	/* A checkpoint leaves managed memory in the process; else it is refused. */
+	/* A checkpoint leaves managed memory in the process; else the checkpoint is refused. */
 	bool checkpoints_managed_memory;
-	/* What a restore could not bring back is refused by the checkpoint; else it is lost. */
+	/*
+	 * A checkpoint is refused if a restore could not bring back some memory; else that memory
+	 * is lost.
+	 */
 	bool refuses_what_is_lost;
 	/* A handle that was imported can be exported again. */
 	bool exports_imported_handles;
-	/* Of cuMemCreate and cuMemMap, a power of 2 up to SIM_BLOCK_BYTES. */
+	/* Granularity of cuMemCreate and cuMemMap, a power of 2 up to SIM_BLOCK_BYTES. */
 	size_t (*granularity_bytes)(void);
-	/* Calls devices_choose() with what the environment says. */
+	/* Calls devices_choose() with the list from the environment. */
 	void (*devices_choose)(void);
-	/* As programs name a GPU, after "GPU-". */
+	/* The GPU's UUID as programs write it, after "GPU-". */
 	void (*uuid_text)(const unsigned char uuid[16], char text[SIM_UUID_TEXT_BYTES]);
-	/* PTX text with an `.entry` for each kernel of an image, to be freed; NULL: not for this
-	 * GPU. */
+	/*
+	 * Returns PTX text with an `.entry` for each kernel of an image; the caller frees it. NULL:
+	 * the image is not for this GPU.
+	 */
 	char *(*image_text)(const void *image);
-	/* By the vendor's name for it; 0: unknown. */
+	/* Returns the error with the vendor's name; 0: unknown. */
 	CUresult (*error_by_name)(const char *name);
 };
 
 extern const struct sim_vendor sim_vendor;
 
-/* Leaves of the process's devices those of a list, in its order. NULL: all. */
+/* Restricts the process's devices to those of a list, in the list's order. NULL: all devices. */
 void devices_choose(const char *list);
 
-/* An injected fault that is still to come, after the call: fault.c. */
+/* The part of an injected fault that takes effect after the call: fault.c. */
 enum fault_action { FAULT_NOTHING, FAULT_KILL, FAULT_STOP, FAULT_ABORT, FAULT_HANG, FAULT_HOLD };
 
 struct fault {
 	unsigned delay_ms;
 	enum fault_action action;
-	bool late; /* when the call is over */
+	bool late; /* at the end of the call */
 };
 
 struct sim_call {
@@ -101,22 +107,24 @@ struct sim_call {
 
 enum {
 	SIM_CALL_GATED = 0,
-	SIM_CALL_BEFORE_INIT = 1, /* may be called before cuInit, and while locked */
-	SIM_CALL_CHECKPOINT = 2,  /* acts on another process: not held up by this one's lock */
+	SIM_CALL_BEFORE_INIT = 1, /* permitted before cuInit, and while locked */
+	SIM_CALL_CHECKPOINT = 2,  /* acts on another process: not blocked by this process's lock */
 };
 
 struct sim_call sim_enter(const char *name, int flags);
 void sim_leave(struct sim_call *call);
 
-/* First line of every entry point: counts the caller in, waits while the process is locked,
- * applies injected faults. */
+/*
+ * First line of every entry point: counts the caller, waits while the process is locked, applies
+ * injected faults.
+ */
 #define SIM_ENTER_FLAGS(flags)                                                       \
 	_cleanup_(sim_leave) struct sim_call sim_call_ = sim_enter(__func__, flags); \
 	if (sim_call_.result)                                                        \
 	return sim_call_.result
 #define SIM_ENTER() SIM_ENTER_FLAGS(SIM_CALL_GATED)
 
-/* Also needs a current context that has not failed. */
+/* Also requires a current context that has not failed. */
 #define SIM_ENTER_CONTEXT(variable)                                             \
 	SIM_ENTER();                                                            \
 	CUcontext variable __attribute__((unused)) = context_current();         \
@@ -126,15 +134,16 @@ void sim_leave(struct sim_call *call);
 			return context_result_;                                 \
 	} while (0)
 
-/* Closes the gate and waits for calls and work to end; 0 = no timeout. */
+/* Closes the gate and waits for calls and work to end; 0: no timeout. */
 CUresult gate_close(unsigned timeout_ms);
 void gate_open(void);
 bool sim_on_callback_thread(void);
-/* The driver's exit handler has run: no call does anything any more. */
+/* Returns true after the driver's exit handler has run: then calls do nothing. */
 bool process_is_deinitialized(void);
 void sim_set_callback_thread(void);
 int device_files_open(void);
 void device_files_close(void);
+/* Converts 0 or -errno to a CUresult. */
 CUresult sim_error_of(int error);
 static inline uint64_t sim_now_ns(void)
 {
@@ -144,25 +153,30 @@ static inline uint64_t sim_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
 int sim_thread_start(pthread_t *ret_thread, void *(*function)(void *), void *argument);
-/* Names the calling thread as the real driver's are named. */
+/* Names the calling thread like a thread of the real driver. */
 void sim_thread_name(const char *name);
 
 /* ---- fault.c ---- */
 
 enum fault_place { FAULT_TARGET, FAULT_CALLER };
 
-/* What the rules say of this call: an error, or SUCCESS and perhaps something in *ret_after. */
+/*
+ * Applies the rules to this call: returns the error to inject, or SUCCESS, possibly with a later
+ * fault in *ret_after.
+ */
 CUresult fault_check(const char *name, enum fault_place place, struct fault *ret_after);
 void fault_act(const struct fault *fault);
-/* While it is set, calls of this thread are made by another entry point, which is what a rule for
- * all of them means. */
+/*
+ * Set while this thread is inside another entry point; a rule for all calls ("*") then does not
+ * apply.
+ */
 extern __thread bool fault_nested;
 
 /* ---- context.c ---- */
 
 #define CONTEXT_MAGIC 0x43545831u
 
-/* Of cuda.h; not in cuda_api.h. */
+/* From cuda.h; not in cuda_api.h. */
 #define SIM_ERROR_STREAM_DETACHED ((CUresult)917)
 
 struct CUctx_st {
@@ -173,9 +187,12 @@ struct CUctx_st {
 	unsigned api_version;
 	uint64_t id;
 	bool primary;
-	bool ended; /* a green one: its streams are detached. work.lock */
-	struct CUctx_st
-		*owner; /* of a green one: the primary context, which all but its streams is of */
+	bool ended; /* green context: its streams are detached. work.lock */
+	/*
+	 * Green context: the primary context, which owns everything except the green context's
+	 * streams.
+	 */
+	struct CUctx_st *owner;
 	unsigned references; /* of the primary context */
 	_Atomic int failure; /* sticky CUresult */
 	size_t limits[CU_LIMIT_MAX];
@@ -184,54 +201,58 @@ struct CUctx_st {
 	struct CUstream_st *legacy;
 	_Atomic unsigned peers; /* bit per device */
 	struct callbacks *callbacks;
-	struct fence *barrier; /* work.lock: waited for by all that is submitted; NULL: nothing */
+	struct fence *barrier; /* work.lock: fence that all later work waits for; NULL: none */
 };
 
-/* The calling thread's; instead of a green one its owner. */
+/* Returns the calling thread's context; for a green context, its owner. */
 CUcontext context_current(void);
-/* What streams and their work belong to: the same, but a green one itself. */
+/* Returns the context that owns streams and their work: the same, but a green context itself. */
 CUcontext context_of_streams(void);
-/* The owner of a green one, else itself. */
+/* Returns the owner of a green context, else the context itself. */
 CUcontext context_owner(CUcontext context);
-/* A green one's, and its end: its streams stay, detached. Called without sim.lock. */
+/* Create and end a green context. At its end its streams stay, detached. sim.lock is not held. */
 CUresult context_green_add(CUcontext owner, CUcontext *ret_context);
 void context_green_end(CUcontext context);
-/* The primary context of a device, made if there is none and `create`; else NULL then. */
+/* Returns the primary context of a device. If there is none: created with @create, else NULL. */
 CUresult context_primary(int device, bool create, CUcontext *ret_context);
-/* The only one that the calling thread has; NULL: none. */
+/* Replaces the calling thread's stack of contexts by this context; NULL: by none. */
 void context_make_current(CUcontext context);
+/* Returns an error if there is no context, or if the context is destroyed or has failed. */
 CUresult context_check(CUcontext context);
 bool context_valid(CUcontext context);
-/* The context whose device a call without a context of its own works on. */
+/* Returns the context for a call that has no context of its own, or NULL. */
 CUcontext context_first(int device);
 uint64_t context_vram_bytes(const struct CUctx_st *context);
-/* Enters what the contexts of this process need into the shared table: CUDA_SUCCESS or
- * CUDA_ERROR_OUT_OF_MEMORY. The shared lock is held. */
+/*
+ * Enters the VRAM of this process's contexts into the shared table. Returns CUDA_SUCCESS or
+ * CUDA_ERROR_OUT_OF_MEMORY. The shared lock is held.
+ */
 CUresult contexts_account(void);
 void contexts_unaccount(void);
+/* Makes all contexts of the process return this error from now on. */
 void contexts_fail(CUresult result);
 bool device_valid(int device);
 bool device_has_context(int device);
 
-/* ---- address.c: the address space, what is mapped where ---- */
+/* ---- address.c: the address space and its mappings ---- */
 
 struct phys {
 	struct phys *next;
-	unsigned references; /* handles and mappings */
+	unsigned references; /* number of handles and mappings */
 	unsigned slot;	     /* in shared->allocations */
 	uint64_t size_bytes;
 	int device;
 	bool imported;
 	bool exported;
 	bool ipc_opened;
-	bool lost; /* restored as private memory is impossible */
+	bool lost; /* cannot be restored as private memory */
 	CUmemAllocationProp prop;
-	void *saved; /* the bytes, while checkpointed */
+	void *saved; /* contents while checkpointed */
 };
 
 enum mapping_access {
-	ACCESS_NOBODY, /* cuMemMap: until cuMemSetAccess */
-	ACCESS_OWNER,  /* a pool's: the GPU it is on, others with cuMemPoolSetAccess */
+	ACCESS_NOBODY, /* cuMemMap: none until cuMemSetAccess */
+	ACCESS_OWNER,  /* a pool's: its own GPU; others by cuMemPoolSetAccess */
 	ACCESS_PEERS,  /* cuMemAlloc's: also contexts with cuCtxEnablePeerAccess */
 };
 
@@ -240,20 +261,20 @@ struct mapping {
 	size_t size_bytes;
 	struct phys *phys; /* NULL: managed memory */
 	size_t offset;
-	bool peers;	     /* ACCESS_PEERS */
-	atomic_int resident; /* managed memory: 1 + the GPU it is on, 0: the host */
+	bool peers;	     /* mapped with ACCESS_PEERS */
+	atomic_int resident; /* managed memory: 1 + index of its GPU; 0: on the host */
 	uint64_t id;	     /* CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID */
 	int protection[SIM_MAX_GPUS];
 };
 
-/* Who reaches for memory: a kernel of a context, or a copy that may involve two GPUs. */
+/* The accessor of memory: a kernel of a context, or a copy that may involve two GPUs. */
 struct accessor {
-	unsigned devices; /* bit per device: one of them has to have access */
-	unsigned peers;	  /* bit per device whose cuMemAlloc memory may be touched too */
-	bool moves;	  /* managed memory comes to `gpu` */
+	unsigned devices; /* bit per device: at least one must have access */
+	unsigned peers;	  /* bit per device whose cuMemAlloc memory is accessible too */
+	bool moves;	  /* managed memory migrates to `gpu` */
 	int gpu;
 };
-#define ACCESSOR_COPY_PEERS UINT32_MAX /* copies reach what cuMemAlloc made on any GPU */
+#define ACCESSOR_COPY_PEERS UINT32_MAX /* copies reach cuMemAlloc memory of every GPU */
 
 enum allocation_kind {
 	ALLOCATION_DEVICE,  /* cuMemAlloc */
@@ -265,7 +286,7 @@ enum allocation_kind {
 	ALLOCATION_REGISTERED,
 };
 
-/* What a pointer the program holds belongs to. */
+/* The allocation that a pointer of the program belongs to. */
 struct allocation {
 	CUdeviceptr start;
 	size_t size_bytes;
@@ -273,19 +294,20 @@ struct allocation {
 	int device;
 	CUcontext context;
 	unsigned flags;
-	unsigned references; /* ALLOCATION_IPC; which allocation it is, and where in its block */
+	/* ALLOCATION_IPC only: count of opens, id of the source, and offset in its block. */
+	unsigned references;
 	uint64_t ipc_id, ipc_offset;
 	uint64_t buffer_id;
 	int sync_memops;
-	struct block *block; /* DEVICE and POOL: where it is cut from */
+	struct block *block; /* DEVICE and POOL: the block that contains the allocation */
 	struct CUmemPoolHandle_st *pool;
 	bool module_owned;
 	bool freeing;		  /* cuMemFreeAsync was called */
-	struct policy *policies;  /* MANAGED: what holds for its pages */
+	struct policy *policies;  /* MANAGED: the advice for its pages */
 	uint64_t attached_stream; /* MANAGED with CU_MEM_ATTACH_SINGLE: the stream's id */
 };
 
-/* Sorted by start address. */
+/* A range of addresses; tables are sorted by start. */
 struct span {
 	CUdeviceptr start;
 	size_t size_bytes;
@@ -297,7 +319,7 @@ struct span_table {
 	size_t count, capacity;
 };
 
-extern struct span_table ranges;      /* address space in use; sim.lock */
+extern struct span_table ranges;      /* reserved address space; sim.lock */
 extern struct span_table allocations; /* struct allocation; sim.lock */
 extern struct span_table mappings;    /* struct mapping; map_lock */
 extern struct phys *physes;	      /* sim.lock */
@@ -307,26 +329,26 @@ int span_insert(struct span_table *table, CUdeviceptr start, size_t size_bytes, 
 void span_remove(struct span_table *table, CUdeviceptr start);
 bool span_overlaps(const struct span_table *table, CUdeviceptr start, size_t size_bytes);
 
-/* Takes address space, inaccessible; `hint` is tried first. 0 if there is none. */
+/* Reserves inaccessible address space, at `hint` if possible. Returns 0 if there is none. */
 CUdeviceptr range_reserve(size_t size_bytes, size_t alignment, CUdeviceptr hint);
 void range_release(CUdeviceptr start);
 
 CUresult phys_create(int device, size_t size_bytes, const CUmemAllocationProp *prop,
 		     struct phys **ret_phys);
-/* Adopts allocation `slot` of another process, which must be live. */
+/* Adopts the live allocation `slot` of another process. */
 struct phys *phys_adopt(unsigned slot, int device);
 void phys_unref(struct phys *phys);
-/* phys->references counts the mapping from here on. */
+/* On success the mapping holds a reference to phys. */
 CUresult mapping_add(CUdeviceptr start, size_t size_bytes, struct phys *phys, size_t offset,
 		     enum mapping_access access);
 void mapping_remove(CUdeviceptr start);
-/* Puts the memory behind the addresses, or takes it away. map_lock is held for writing. */
+/* Map the memory at the mapping's addresses, or unmap it. map_lock is held for writing. */
 int mapping_attach(const struct mapping *mapping);
 void mapping_detach(const struct mapping *mapping);
 int mapping_protection(const struct mapping *mapping);
-/* Managed memory goes to a GPU of the machine, or to the host (-1), and is accounted there. */
+/* Moves managed memory to a GPU of the machine, or to the host (-1), and accounts for its VRAM. */
 void mapping_reside(struct mapping *mapping, int gpu);
-/* map_lock is held. */
+/* Caller holds map_lock. */
 bool memory_accessible(const struct accessor *by, CUdeviceptr start, size_t size_bytes, bool write);
 bool memory_is_device(CUdeviceptr address);
 
@@ -335,7 +357,7 @@ struct allocation *allocation_add(CUdeviceptr start, size_t size_bytes, enum all
 				  int device);
 void allocation_remove(struct allocation *allocation);
 
-/* ---- memory.c and pool.c: memory cut from blocks ---- */
+/* ---- memory.c and pool.c: allocations inside blocks ---- */
 
 struct block {
 	struct block *next;
@@ -357,20 +379,25 @@ struct CUmemPoolHandle_st {
 	struct block *blocks;
 	uint64_t release_threshold;
 	uint64_t reserved_bytes, reserved_high, used_bytes, used_high;
-	uint64_t attributes[4];			/* the reuse flags, by attribute */
-	CUmemAccess_flags access[SIM_MAX_GPUS]; /* of the other GPUs */
+	uint64_t attributes[4];			/* the reuse flags, indexed by attribute */
+	CUmemAccess_flags access[SIM_MAX_GPUS]; /* access of the other GPUs */
 };
 
+/*
+ * Allocates from one of the blocks, or from a new block. Returns the start address and the block,
+ * or 0 and an error in *ret_result.
+ */
 CUdeviceptr block_take(struct block **blocks, int device, size_t size_bytes,
 		       enum mapping_access access, struct block **ret_block, CUresult *ret_result);
 void block_give(struct block *block, CUdeviceptr start);
-/* Releases blocks nothing is cut from while more than `keep_bytes` are reserved. */
+/* Releases unused blocks while more than `keep_bytes` are reserved. */
 uint64_t blocks_trim(struct block **blocks, uint64_t keep_bytes);
 CUresult device_memory_alloc(CUcontext context, size_t size_bytes, CUdeviceptr *ret_pointer);
 CUresult device_memory_free(struct allocation *allocation);
 void context_memory_free(CUcontext context);
-/* Called wherever the program synchronizes: pools give back what is above their threshold. */
+/* Called wherever the program synchronizes: pools release memory above their threshold. */
 void pools_trim(void);
+/* Frees the pool allocation at `start`, once its stream has reached the free. */
 void pool_free_finished(CUdeviceptr start);
 bool pool_free(struct allocation *allocation);
 CUmemoryPool pool_default(int device);
@@ -380,14 +407,17 @@ CUmemoryPool pool_default(int device);
 CUresult managed_memory_alloc(int device, size_t size_bytes, unsigned flags,
 			      CUdeviceptr *ret_pointer);
 void managed_memory_free(struct allocation *allocation);
-/* managed_address.c: an accessible range, and its end. */
+/* managed_address.c: reserve and release an accessible range. */
 CUresult managed_address_take(size_t size_bytes, CUdeviceptr *ret_start);
 void managed_address_give(CUdeviceptr start);
 bool managed_memory_exists(void);
 
 /* ---- stream.c: ordered work ---- */
 
-/* work.lock. Without an operation of its own it is done when all its parts are. */
+/*
+ * A fence marks the completion of work; protected by work.lock. A fence without an operation of its
+ * own is done when all its parts are done.
+ */
 struct fence {
 	atomic_uint references;
 	bool done;
@@ -472,9 +502,9 @@ struct CUstream_st {
 	struct operation *head, **tail;
 	bool busy;
 	bool closing;
-	struct fence *last; /* of the newest operation */
+	struct fence *last; /* fence of the newest operation */
 	struct capture *capture;
-	bool unjoined; /* captured work the origin stream has not waited for */
+	bool unjoined; /* captured work that the origin stream has not waited for */
 };
 
 struct fence *fence_ref(struct fence *fence);
@@ -482,7 +512,7 @@ void fence_unref(struct fence *fence);
 bool fence_done(struct fence *fence);
 void fence_wait(struct fence *fence);
 
-/* What a stream argument means, and whether its context can be used. */
+/* Resolves a stream argument and checks its context. */
 CUresult stream_argument(CUstream handle, CUstream *ret_stream);
 #define SIM_ENTER_STREAM(variable, handle)                                      \
 	SIM_ENTER();                                                            \
@@ -492,32 +522,39 @@ CUresult stream_argument(CUstream handle, CUstream *ret_stream);
 		if (stream_result_)                                             \
 			return stream_result_;                                  \
 	} while (0)
-/* Set around a _ptsz or _ptds variant: stream 0 is the thread's own. */
+/* Set inside a _ptsz or _ptds variant: stream 0 is then the thread's own stream. */
 extern __thread bool per_thread_default;
 CUstream stream_create(CUcontext context, unsigned flags, int priority, bool legacy);
 void streams_destroy(CUcontext context);
-/* Its default stream ends; what the program made stays, of no use, and its work goes on. */
+/*
+ * Ends the context's default stream. The program's own streams remain but cannot be used; their
+ * submitted work continues.
+ */
 void streams_detach(CUcontext context);
-/* Queues work, or captures it. `wait` (may be NULL) is waited for first. The operation's fence,
- * with a reference, in *ret_fence unless that is NULL. */
+/*
+ * Submits work, or captures it. The work waits for `wait` (may be NULL). If ret_fence is not NULL,
+ * *ret_fence gets the operation's fence, with a reference.
+ */
 CUresult stream_submit(CUstream stream, const struct work *work, struct fence *wait,
 		       struct fence **ret_fence);
 CUresult stream_wait(CUstream stream);
-/* Waits for a value in memory, of which the bits of @mask are looked at. */
+/* Waits until the bits of @mask of a value in memory satisfy the condition. */
 CUresult stream_wait_value(CUstream handle, CUdeviceptr address, uint64_t value, uint64_t mask,
 			   unsigned flags, unsigned bytes);
-/* All work of a context so far; NULL if there is none. 900 and the captures are invalidated if one
- * of its streams is capturing, 2 without memory. */
+/*
+ * Returns a fence for all work submitted to the context; NULL if there is none. Errors: 900 if one
+ * of the context's streams is capturing (the captures are invalidated), 2 without memory.
+ */
 CUresult context_fence(CUcontext context, struct fence **ret_fence);
-/* Everything submitted to the context from here on waits for `fence` first. */
+/* Makes all later work of the context wait for `fence`. */
 CUresult context_wait_fence(CUcontext context, struct fence *fence);
 void context_wait(CUcontext context);
-/* Waits until no stream has work: false at the deadline (0 = none). */
+/* Waits until no stream has work. Returns false at the deadline (0: none). */
 bool streams_idle_until(uint64_t deadline_ns);
 bool streams_idle(void);
 /*
- * Between them a sanitizer of threads looks away: what a GPU does to its memory it does not see.
- * Here it would, and would keep four times that memory in mind.
+ * Between these calls ThreadSanitizer ignores memory accesses. It cannot see a real GPU's accesses
+ * to memory; here it would, and would need four times that memory for its shadow.
  */
 void unseen_begin(void);
 void unseen_end(void);
@@ -527,9 +564,9 @@ void work_fail(CUcontext context, CUresult result);
 
 /* ---- callback.c ---- */
 
-/* Makes the thread that runs the host functions of a context, if there is none yet. */
+/* Starts the thread that runs the host functions of a context, unless there is one. */
 CUresult callbacks_start(CUcontext context);
-/* Has a host function or callback run there, and waits for its end. */
+/* Runs a host function or callback on that thread, and waits for its end. */
 void callback_run(CUcontext context, const struct work *item);
 void callbacks_end(CUcontext context);
 
@@ -543,16 +580,16 @@ struct CUevent_st {
 	CUcontext context;
 	unsigned flags;
 	struct fence *fence;
-	struct capture *capture; /* recorded in a capturing stream */
+	struct capture *capture; /* set if recorded in a capturing stream */
 	CUstream capture_stream;
-	int ipc_slot; /* -1, or in shared->events */
+	int ipc_slot; /* -1, or slot in shared->events */
 	uint64_t ipc_id;
 };
 
 bool event_valid(CUevent event);
 CUevent event_make(CUcontext context, unsigned flags);
 bool events_shared_with_others(void);
-/* After a restore: interprocess events that the machine does not have get an entry. */
+/* After a restore: registers interprocess events that the machine does not know. */
 void events_enter_again(void);
 
 /* ---- graph.c: capture and replay ---- */
@@ -587,17 +624,25 @@ struct capture {
 };
 
 CUresult capture_append(struct capture *capture, const struct work *work);
-/* How strictly this thread is held to what a capture forbids. */
+/* The thread's capture mode: how strictly calls are refused during a capture. */
 extern __thread CUstreamCaptureMode capture_thread_mode;
-/* A call that may not happen in a capturing stream, or (NULL) that may interact with an open
- * capture in a way it cannot see: 0, or the error, and the capture is invalidated. */
+/*
+ * Called by functions that are forbidden in a capturing stream or (NULL) could interact unsafely
+ * with an open capture. Returns 0, or the error after invalidating the capture.
+ */
 CUresult capture_forbids(CUstream stream);
-/* A call that ends every capture in the context, whatever its mode: 900 if there is one. */
+/*
+ * Invalidates every capture in the context, whatever its mode. Returns 900 if there was one, else
+ * 0.
+ */
 CUresult context_ends_captures(CUcontext context);
 CUresult stream_capture_begin(CUstream stream, struct capture *capture);
-/* A stream waits for an event: it joins the event's capture, or the event's stream is joined. */
+/*
+ * Called when a stream waits for an event: the stream joins the event's capture, or the event's
+ * stream is joined.
+ */
 CUresult stream_capture_join(CUstream stream, struct CUevent_st *event);
-/* With a reference in *ret_capture, also when the capture failed; not when there is none. */
+/* *ret_capture gets a reference even if the capture failed, but not if there was none. */
 CUresult stream_capture_end(CUstream stream, struct capture **ret_capture);
 void capture_unref(struct capture *capture);
 struct capture *capture_ref(struct capture *capture);
@@ -609,36 +654,42 @@ struct kernel {
 	const char *name;
 	unsigned argument_count;
 	unsigned argument_bytes[4];
-	/* false: it touched memory it may not */
+	/* Returns false after an access to inaccessible memory. */
 	bool (*run)(CUcontext context, const void *arguments);
 };
 
-extern const struct kernel sim_kernels[]; /* work.c; the last has no name */
+extern const struct kernel sim_kernels[]; /* work.c; the last entry has no name */
 
 /* ---- vmm.c and ipc.c ---- */
 
-/* The reservation that the address is in, or NULL. sim.lock is held. */
+/* Returns the reservation that contains the address, or NULL. sim.lock is held. */
 const struct span *reservation_find(CUdeviceptr address);
 
 bool ipc_live(void);
 
 /* ---- checkpoint ---- */
 
-/* checkpoint_server.c: the thread that serves requests about this process. */
+/* checkpoint_server.c: the thread that serves checkpoint requests for this process. */
 int checkpoint_server_start(void);
 void checkpoint_server_forked(void);
-/* checkpoint_state.c: what that thread does. */
+/* checkpoint_state.c: the actions of that thread. */
 CUresult checkpoint_lock(unsigned timeout_ms);
 CUresult checkpoint_save(void);
 CUresult checkpoint_restore(const CUcheckpointGpuPair *pairs, unsigned count);
 CUresult checkpoint_unlock(void);
-/* The process is checkpointed: what is left of the machine in it is the restore thread's. */
+/*
+ * Returns true if the process is checkpointed: then only the restore thread still uses the
+ * machine's state.
+ */
 bool checkpoint_holds_nothing(void);
-/* For a checkpointed process: enters it in this machine, where it has come by CRIU perhaps, as what
- * others see: in another pid or time namespace it cannot know. 0 or -errno. */
+/*
+ * Registers a checkpointed process in this machine, where CRIU may have restored it. @pid, @tid and
+ * @start_time are those that others see: in another pid or time namespace the process cannot know
+ * them. Returns 0 or -errno.
+ */
 int checkpoint_register_again(int pid, int tid, uint64_t start_time);
 
-/* later.c: a function that is neither exported nor in any table, NULL if it has no such name. */
+/* later.c: returns a function that is neither exported nor in any table; NULL: unknown name. */
 void *later_find(const char *name);
 
 #endif

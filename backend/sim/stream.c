@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Streams. Each has a thread that runs its operations in order; an operation has a fence, and
- * waits for the fences it depends on. One lock for all of it: this is a test double.
+ * Streams. Each has a thread that runs its operations in order; an operation has a fence, and waits
+ * for the fences on which it depends. One lock protects everything: this is a test double.
  */
 #include "backend/sim/sim.h"
 
@@ -18,7 +18,7 @@ struct operation {
 
 static struct {
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* a fence is done, or a queue has more */
+	pthread_cond_t changed; /* a fence is done, or a queue has grown */
 	struct CUstream_st *streams;
 	uint64_t pending; /* operations queued or running */
 	uint64_t next_id;
@@ -65,7 +65,7 @@ static bool fence_reached(struct fence *fence)
 	return true;
 }
 
-/* One for several that there are; takes over `parts` and its references, also on failure. */
+/* Combines several fences into one. Takes over `parts` and its references, also on failure. */
 static struct fence *fence_join(struct fence **parts, size_t count)
 {
 	struct fence *fence = calloc(1, sizeof(*fence));
@@ -201,8 +201,10 @@ CUstream stream_create(CUcontext context, unsigned flags, int priority, bool leg
 	return stream;
 }
 
-/* The thread frees the stream when its queue is empty; until then the rest of its work counts as
- * the context's. work.lock is held. */
+/*
+ * Marks the stream as closing. Its thread frees the stream when the queue is empty; until then the
+ * remaining work counts as the context's. work.lock is held.
+ */
 static void stream_close(CUstream stream)
 {
 	if (stream->capture) {
@@ -287,8 +289,10 @@ CUresult stream_argument(CUstream handle, CUstream *ret_stream)
 	return (CUresult)atomic_load(&context_owner(stream->context)->failure);
 }
 
-/* Whether an operation of `stream` has to wait for the newest one of `other`: the legacy default
- * stream and the blocking streams of a context wait for each other. */
+/*
+ * Returns true if an operation of `stream` has to wait for the newest one of `other`: the legacy
+ * default stream and the blocking streams of a context wait for each other.
+ */
 static bool stream_orders(const struct CUstream_st *stream, const struct CUstream_st *other)
 {
 	if (other == stream || other->context != stream->context || !other->last)
@@ -381,7 +385,7 @@ CUresult stream_wait(CUstream stream)
 	return (CUresult)atomic_load(&context_owner(stream->context)->failure);
 }
 
-/* Also for the work of its green ones, whatever has become of them. */
+/* Also waits for the work of the context's green contexts, even ended ones. */
 void context_wait(CUcontext context)
 {
 	for (;;) {
@@ -400,7 +404,7 @@ void context_wait(CUcontext context)
 	}
 }
 
-/* Was there one? work.lock is held. */
+/* Invalidates all captures of the context. Returns true if there was one. work.lock is held. */
 static bool captures_end(CUcontext context)
 {
 	bool found = false;
@@ -533,7 +537,7 @@ CUresult stream_capture_join(CUstream stream, struct CUevent_st *event)
 	return CUDA_SUCCESS;
 }
 
-/* Ends the capture in all its streams. */
+/* Ends the capture in all of its streams. */
 CUresult stream_capture_end(CUstream stream, struct capture **ret_capture)
 {
 	struct capture *capture = stream->capture;
@@ -635,7 +639,7 @@ CUresult cuStreamSynchronize(CUstream handle)
 	if (result)
 		return result;
 	if (stream->legacy) {
-		/* It waits for the blocking streams, as an operation in it would. */
+		/* The legacy stream waits for the blocking streams, as an operation in it would. */
 		struct work nothing = {.kind = WORK_NOTHING};
 
 		result = stream_submit(stream, &nothing, NULL, NULL);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Virtual memory management: address ranges, physical allocations, mappings and shareable
- * descriptors. A handle is a number, and used again, for a reference to a physical
- * allocation.
+ * descriptors. A handle is a number for a reference to a physical allocation; numbers are reused.
  */
 #include "backend/sim/sim.h"
 
@@ -31,7 +30,7 @@ static struct handle *handle_find(CUmemGenericAllocationHandle number)
 	return NULL;
 }
 
-/* Takes over the caller's reference. */
+/* Takes over the caller's reference to @phys. */
 static CUresult handle_new(struct phys *phys, CUmemGenericAllocationHandle *ret_number)
 {
 	struct handle *handle = calloc(1, sizeof(*handle));
@@ -40,7 +39,7 @@ static CUresult handle_new(struct phys *phys, CUmemGenericAllocationHandle *ret_
 		phys_unref(phys);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	/* As the driver's: an address, and the next one's after a release. */
+	/* As in the driver: an address, which a later handle may get after a release. */
 	handle->number = (uintptr_t)handle;
 	handle->phys = phys;
 	handle->next = handles;
@@ -94,7 +93,7 @@ CUresult cuMemAddressFree(CUdeviceptr pointer, size_t size)
 	return CUDA_SUCCESS;
 }
 
-/* GPUCR_SIM_FABRIC=1: as on a machine whose GPUs reach those of others. */
+/* GPUCR_SIM_FABRIC=1: simulates a machine with a fabric between machines' GPUs. */
 static bool has_fabric(void)
 {
 	const char *value = getenv("GPUCR_SIM_FABRIC");
@@ -180,7 +179,7 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset,
 	return CUDA_SUCCESS;
 }
 
-/* The mappings that fill [pointer, pointer + size) exactly: count, or 0. */
+/* Returns the number of mappings that fill [pointer, pointer + size) exactly, or 0. */
 static size_t mappings_within(CUdeviceptr pointer, size_t size)
 {
 	CUdeviceptr at = pointer;
@@ -252,7 +251,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
 	if (!flags || !location || !span || !allocation ||
 	    location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_valid(location->id))
 		return CUDA_ERROR_INVALID_VALUE;
-	/* Measured: none, for memory that was not mapped by cuMemMap. */
+	/* Measured: no flags for memory that was not mapped by cuMemMap. */
 	*flags = allocation->kind == ALLOCATION_VMM
 			 ? (unsigned long long)((struct mapping *)span->object)
 				   ->protection[location->id]
@@ -260,7 +259,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
 	return CUDA_SUCCESS;
 }
 
-/* It can be made, and nobody here imports it. */
+/* The export succeeds, but no process can import the handle. */
 static CUresult export_fabric(void *shareable, struct phys *phys)
 {
 	uint64_t content[8] = {FABRIC_HANDLE_MAGIC, phys->slot};
@@ -305,7 +304,10 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 	return CUDA_SUCCESS;
 }
 
-/* Which allocation an open descriptor is: its file is named after the allocation's id. */
+/*
+ * Returns the slot of the allocation behind an open descriptor: the file is named after the
+ * allocation's id.
+ */
 static int slot_of_descriptor(int fd)
 {
 	char link[64], path[PATH_MAX], expected[PATH_MAX];
@@ -405,7 +407,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *number, void 
 	return handle_new(mapping->phys, number);
 }
 
-/* dma-buf export needs hardware. */
+/* Export as a dma-buf needs hardware. */
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr pointer, size_t size,
 				       CUmemRangeHandleType type, unsigned long long flags)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a stream's thread does with one operation, and the built-in kernels. Every access to
- * device memory happens under map_lock and is checked first, so that a wild pointer fails the
- * context, as on a GPU, and does not kill the process.
+ * Execution of one operation by a stream's thread, and the built-in kernels. Every access to device
+ * memory happens under map_lock and is checked first, so that an invalid pointer fails the context,
+ * as on a GPU, instead of killing the process.
  */
 #include "backend/sim/sim.h"
 
@@ -16,7 +16,10 @@ static void pause_us(long us)
 	nanosleep(&time, NULL);
 }
 
-/* A pointer that is device memory has to be accessible all along; any other is the host's. */
+/*
+ * Returns true if the memory may be accessed: device memory must be accessible throughout; any
+ * other pointer is host memory.
+ */
 static bool span_usable(const struct accessor *by, const void *address, size_t size_bytes,
 			bool write)
 {
@@ -26,7 +29,10 @@ static bool span_usable(const struct accessor *by, const void *address, size_t s
 	       memory_accessible(by, start, size_bytes, write);
 }
 
-/* Host memory that a kernel can reach: what the driver allocated or was told of. */
+/*
+ * Returns true for host memory that a kernel can access: allocated by or registered with the
+ * driver.
+ */
 static bool is_pinned(CUdeviceptr start, size_t size_bytes)
 {
 	GCR_LOCK_SCOPE(&sim.lock);
@@ -37,7 +43,7 @@ static bool is_pinned(CUdeviceptr start, size_t size_bytes)
 	       start + size_bytes <= allocation->start + allocation->size_bytes;
 }
 
-/* Takes map_lock for reading and says whether a kernel may touch the memory. */
+/* Takes map_lock for reading and returns whether a kernel may access the memory. */
 static bool kernel_begin(CUcontext context, CUdeviceptr start, size_t size_bytes, bool write)
 {
 	const struct accessor by = {1u << context->device, context->peers, true,
@@ -53,7 +59,7 @@ static void kernel_end(void)
 	pthread_rwlock_unlock(&sim.map_lock);
 }
 
-/* Such a sanitizer is told of host memory alone. */
+/* ThreadSanitizer is informed only about accesses to host memory. */
 #ifdef __SANITIZE_THREAD__
 void AnnotateIgnoreReadsBegin(const char *file, int line);
 void AnnotateIgnoreReadsEnd(const char *file, int line);
@@ -74,7 +80,7 @@ void unseen_end(void)
 	AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
 }
 
-/* A word here and there will do: nobody shares his part of a buffer with a copy. */
+/* Reporting a word at intervals is enough: no thread shares its part of a buffer with a copy. */
 #define SHOWN_BYTES ((size_t)64 << 10)
 
 static void show_copy(void *to, const void *from, size_t size_bytes)
@@ -127,7 +133,7 @@ static bool copy(const struct work *work)
 	return true;
 }
 
-/* One row of a memset; what is there already is copied, twice as much each time. */
+/* Fills one row of a memset by copying the part already filled, doubling each time. */
 static void set_row(char *row, const void *value, size_t element_bytes, size_t size_bytes)
 {
 	size_t done = element_bytes;
@@ -171,7 +177,7 @@ static bool wait_value(CUcontext context, const struct work *work)
 
 		pthread_rwlock_rdlock(&sim.map_lock);
 		readable = span_usable(&by, (void *)work->value.address, work->value.bytes, false);
-		/* Plain memory that others write without any lock. */
+		/* Plain memory that is written by others without a lock. */
 		unseen_begin();
 		if (readable)
 			memcpy(&value, (void *)work->value.address, work->value.bytes);
@@ -279,7 +285,7 @@ void work_execute(CUcontext context, const struct work *work)
 		work_fail(context, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-/* The arguments are packed as the PTX says: each aligned to its size. */
+/* The arguments are packed as in the PTX: each aligned to its size. */
 
 #define UNSEEN __attribute__((no_sanitize("thread", "address")))
 
@@ -334,14 +340,14 @@ UNSEEN static bool run_checksum(CUcontext context, const void *arguments)
 	return good;
 }
 
-/* A kernel polls plain memory that others write without any lock. */
+/* The kernel polls plain memory that is written by others without a lock. */
 UNSEEN static bool run_spin(CUcontext context, const void *arguments)
 {
 	uint64_t flag;
 
 	memcpy(&flag, arguments, sizeof(flag));
 	for (;;) {
-		/* Not under one lock all the time, or unmapping would hang behind this kernel. */
+		/* Release the lock in each round: otherwise unmapping would wait for the kernel. */
 		bool good = kernel_begin(context, flag, 4, false);
 		uint32_t value = good ? __atomic_load_n((uint32_t *)flag, __ATOMIC_ACQUIRE) : 0;
 
@@ -386,7 +392,7 @@ static bool run_digest(CUcontext context, const void *arguments)
 
 		good = kernel_begin(context, chunk, DIGEST_CHUNK_BYTES, false);
 		if (good) {
-			/* A library: no sanitizer sees what it reads. */
+			/* A library function: its accesses are invisible to sanitizers. */
 			XXH128_canonicalFromHash(
 				&canonical, XXH3_128bits((const void *)chunk, DIGEST_CHUNK_BYTES));
 			is_zeros = !has_data((const uint64_t *)chunk, DIGEST_CHUNK_BYTES / 8);
@@ -401,7 +407,7 @@ static bool run_digest(CUcontext context, const void *arguments)
 }
 
 const struct kernel sim_kernels[] = {
-	{"gpucr_fill", 3, {8, 8, 4}, run_fill}, /* tools/gpu/kernels.h has these four */
+	{"gpucr_fill", 3, {8, 8, 4}, run_fill}, /* these four: tools/gpu/kernels.h */
 	{"gpucr_add", 4, {8, 8, 8, 4}, run_add},
 	{"gpucr_checksum", 3, {8, 8, 8}, run_checksum},
 	{"gpucr_spin", 1, {8}, run_spin},

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The copy path. One thread talks to the GPU: it queues copies between VRAM and slots of the ring,
- * and sees which have landed. Several threads move what is in the slots to files, or from there, a
- * slot at a time. One lock guards the job; it is never held across a call of the driver or an
- * access to a file.
+ * The copy path. The device thread talks to the GPU: it queues copies between VRAM and slots of the
+ * ring, and sees which have completed. Several host threads copy the contents of slots to files, or
+ * from files, one slot at a time. One lock guards the job; no thread holds it across a call of the
+ * driver or an access to a file.
  */
 #include "backend/worker/copy.h"
 
@@ -31,12 +31,12 @@
 #define DEFAULT_LANES	    16
 
 /*
- * One copy of the GPU's from or to a registered file: the GPU takes 6 to 12 us from one to the next
- * (H100). Beside the driver's restore, which a long queue holds up, not so much.
+ * Size of one GPU copy from or to a registered file: the GPU takes 6 to 12 us from one copy to the
+ * next (H100). Smaller while the driver restores, which a long queue delays.
  */
 #define DIRECT_BYTES	 (64ull << 20)
 #define DIRECT_FEW_BYTES (16ull << 20)
-/* So many are enough; memory that is mapped meanwhile waits for all that are queued. */
+/* This many queued copies are enough; mapping memory waits for all that are queued. */
 #define DIRECT_IN_FLIGHT 4
 
 struct slot {
@@ -44,7 +44,7 @@ struct slot {
 	char *memory;
 	CUevent event;
 	struct gcr_transfer transfer;
-	uint64_t holes; /* IN: pieces of it that are zeros and were not read */
+	uint64_t holes; /* IN: pieces of the slot that are zeros and were not read */
 };
 
 struct queue {
@@ -77,17 +77,17 @@ struct gcr_copier {
 
 	/* the job */
 	bool has_job;
-	bool going; /* false once it has ended; those who are busy with it are counted below */
+	bool going; /* false once the job has ended; threads may still be busy with it */
 	bool ended;
 	struct gcr_copy_job job;
 	struct gcr_cutter cutter;
-	bool all_added;	       /* nothing more comes */
+	bool all_added;	       /* nothing more will be added */
 	uint64_t copied_bytes; /* added as bytes to copy */
-	uint64_t landed_bytes; /* of transfers without a thread's part after the GPU's */
-	uint64_t bytes_left;   /* of the space, that are not done with */
-	struct slot *free;     /* used last, used first: it may still be in a cache */
-	struct queue flying;   /* between slot and VRAM */
-	struct queue ready;    /* OUT: for threads to empty; IN: full, for the GPU */
+	uint64_t landed_bytes; /* bytes of transfers that ended with the GPU's copy */
+	uint64_t bytes_left;   /* of the space, not yet processed */
+	struct slot *free;     /* a stack: the slot used last may still be in a cache */
+	struct queue flying;   /* being copied between slot and VRAM */
+	struct queue ready;    /* OUT: for host threads to empty; IN: full, for the GPU */
 	unsigned int holders;  /* threads that have a file open */
 	bool device_busy;
 	int64_t started_usec;
@@ -124,7 +124,7 @@ static struct slot *queue_take(struct queue *queue)
 
 /* ---- under the lock ---- */
 
-/* Tell whoever waits if nobody is busy with a job that has ended. */
+/* Wake the waiters if the job has ended and no thread is busy with it any more. */
 static void check_ended(struct gcr_copier *copier)
 {
 	if (!copier->has_job || copier->going || copier->ended || copier->holders ||
@@ -183,7 +183,7 @@ static bool may_fly(const struct gcr_copier *copier)
 	bool all_direct = copier->cutter.config.all_direct;
 	unsigned int most = copier->job.in_flight;
 
-	/* Those who empty slots are slower than the GPU: there is never a long queue. */
+	/* The threads that empty slots are slower than the GPU, so the queue is never long. */
 	if (copier->job.direction == GCR_COPY_OUT && !all_direct)
 		most = 0;
 	if (!most && all_direct)
@@ -191,7 +191,7 @@ static bool may_fly(const struct gcr_copier *copier)
 	return !most || copier->flying.count < most;
 }
 
-/* The next transfer that the GPU can be given, if there is one. */
+/* The next transfer for the GPU, or NULL. */
 static struct slot *next_for_device(struct gcr_copier *copier)
 {
 	if (!copier->going || !may_fly(copier))
@@ -208,7 +208,7 @@ static struct slot *next_for_host(struct gcr_copier *copier)
 						     : take_free(copier);
 }
 
-/* Is there nothing that the GPU could be given before its oldest transfer lands? */
+/* Is there no transfer that could be queued before the oldest one completes? */
 static bool device_can_wait(const struct gcr_copier *copier)
 {
 	if (!copier->going || !may_fly(copier))
@@ -219,7 +219,10 @@ static bool device_can_wait(const struct gcr_copier *copier)
 
 /* ---- the thread that talks to the GPU ---- */
 
-/* What of @bytes of VRAM from @offset on one call may copy: in HIP nothing beyond a mapping. */
+/*
+ * The number of @bytes of VRAM from @offset on that one call may copy: in HIP a copy must stay
+ * within one mapping.
+ */
 static size_t of_one_call(const struct gcr_copier *copier, uint64_t offset, size_t bytes)
 {
 #ifdef GCR_HIP
@@ -242,7 +245,10 @@ static CUresult submit_out(const struct gcr_copier *copier, uint64_t offset, cha
 	return result;
 }
 
-/* A part towards VRAM: runs of data and runs of zeros. @holes begins with the part's pieces. */
+/*
+ * Queue the copy of a part to VRAM, as runs of data and runs of zeros. Bit 0 of @holes is the
+ * part's first piece.
+ */
 static CUresult submit_part_in(const struct gcr_copier *copier,
 			       const struct gcr_transfer_part *part, const char *memory,
 			       uint64_t holes, const char **ret_call)
@@ -301,7 +307,10 @@ static CUresult submit(struct gcr_copier *copier, struct slot *slot, const char 
 	return driver->cuEventRecord(slot->event, copier->stream);
 }
 
-/* The oldest transfer: NOT_READY if it is under way, and not worth waiting for. */
+/*
+ * Check the oldest transfer. If @can_wait, wait for it; else return NOT_READY while it is under
+ * way.
+ */
 static CUresult look_for_landing(const struct gcr_copier *copier, const struct slot *oldest,
 				 bool can_wait)
 {
@@ -338,7 +347,10 @@ static void device_failed(struct gcr_copier *copier, CUresult result, const char
 	fail(copier, result, &error);
 }
 
-/* One step; false if there is nothing to do. The lock is given away meanwhile. */
+/*
+ * Do one step of the device thread; false if there is nothing to do. Drops the lock during the
+ * step.
+ */
 static bool device_step(struct gcr_copier *copier)
 {
 	struct slot *slot = next_for_device(copier);
@@ -360,7 +372,7 @@ static bool device_step(struct gcr_copier *copier)
 	result = slot ? submit(copier, slot, &call) : look_for_landing(copier, oldest, can_wait);
 	failed = result != CUDA_SUCCESS && (slot || result != CUDA_ERROR_NOT_READY);
 	if (failed)
-		/* What was queued before may still be on its way. */
+		/* Copies queued before may still be under way. */
 		copier->driver->cuStreamSynchronize(copier->stream);
 	pthread_mutex_lock(&copier->lock);
 	copier->device_busy = false;
@@ -394,7 +406,7 @@ static void *run_device(void *data)
 
 /* ---- the threads that copy between ring and files ---- */
 
-/* A thread is through with its transfer. */
+/* A host thread has finished its transfer. */
 static void host_done(struct gcr_copier *copier, struct slot *slot)
 {
 	if (copier->job.direction == GCR_COPY_OUT) {
@@ -406,7 +418,7 @@ static void host_done(struct gcr_copier *copier, struct slot *slot)
 	pthread_cond_signal(&copier->device_wake);
 }
 
-/* Between a slot and the files, without the lock. */
+/* Copy between a slot and the files, without the lock. */
 static int move(const struct gcr_copier *copier, struct gcr_space_cursor *cursor, struct slot *slot,
 		struct gcr_error *error)
 {
@@ -445,7 +457,7 @@ static void *run_host(void *data)
 		int r;
 
 		if (slot && slot->transfer.is_direct) {
-			queue_add(&copier->ready, slot); /* IN, or it would not be here */
+			queue_add(&copier->ready, slot); /* always IN */
 			pthread_cond_signal(&copier->device_wake);
 		} else if (slot) {
 			if (!holding) {
@@ -477,12 +489,12 @@ static void *run_host(void *data)
 	return NULL;
 }
 
-/* ---- making and ending one ---- */
+/* ---- creation and destruction ---- */
 
 void gcr_copier_config_default(struct gcr_copier_config *ret_config)
 {
 	unsigned int cpus = gcr_numa_cpus();
-	/* Some CPUs are left to the driver, which moves the control state meanwhile. */
+	/* Leave some CPUs to the driver, which moves its control state at the same time. */
 	unsigned int threads = cpus > 4 ? cpus * 3 / 4 : cpus;
 
 	if (threads > DEFAULT_THREADS_MAX)
@@ -545,7 +557,7 @@ static int start_threads(struct gcr_copier *copier, struct gcr_error *error)
 		if (r == 0)
 			copier->threads_count++;
 	}
-	/* With some of them it is slower, and works. */
+	/* With fewer threads the copier is slower, but works. */
 	if (copier->has_device_thread && copier->threads_count > 0)
 		return 0;
 	return gcr_error_set(error, ENOMEM, "no thread: %s", strerror(r));

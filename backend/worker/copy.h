@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The copy path: bytes between VRAM and the files of a space (space.h), through a ring of
- * pinned memory. A copier is made once for a context; it does one job at a time.
+ * The copy path: moves bytes between VRAM and the files of a space (space.h) through a ring of
+ * pinned memory. A copier is made once for a context and does one job at a time.
  */
 #ifndef GCR_BACKEND_WORKER_COPY_H
 #define GCR_BACKEND_WORKER_COPY_H
@@ -17,18 +17,22 @@
 struct gcr_copier;
 
 struct gcr_copier_config {
-	unsigned int threads; /* that copy between ring and files */
-	unsigned int slots;   /* of the ring */
-	size_t slot_bytes;    /* one copy of the GPU's; a multiple of GCR_SPACE_PIECE_BYTES */
-	unsigned int lanes;   /* parts of what has arrived that are copied side by side */
+	unsigned int threads; /* number of threads that copy between ring and files */
+	unsigned int slots;   /* number of slots of the ring */
+	size_t slot_bytes;    /* bytes of one GPU copy; a multiple of GCR_SPACE_PIECE_BYTES */
+	unsigned int lanes;   /* parts of the added data that are copied in parallel */
 };
 
-/* What was measured to be best, with no more threads than the calling one may use CPUs. */
+/*
+ * The configuration that was measured to be best, with at most as many threads as the calling
+ * thread may use CPUs.
+ */
 void gcr_copier_config_default(struct gcr_copier_config *ret_config);
 
 /*
- * Ring and threads, which inherit CPUs and memory policy of the caller. @driver is kept.
- * Errors, with words: -ENOMEM, or what the driver says; *ret_driver_result is its last answer.
+ * Create the ring and the threads, which inherit the caller's CPUs and memory policy. @driver must
+ * outlive the copier. Errors, with a message: -ENOMEM, or the driver's; *ret_driver_result is the
+ * driver's last result.
  */
 int gcr_copier_create(const struct gcr_driver *driver, CUcontext context,
 		      const struct gcr_copier_config *config, struct gcr_copier **ret_copier,
@@ -43,52 +47,60 @@ enum gcr_copy_direction {
 
 struct gcr_copy_job {
 	enum gcr_copy_direction direction;
-	const struct gcr_space *space; /* the caller's, until the job has ended */
-	CUdeviceptr base;	       /* where offset 0 is in VRAM */
-	unsigned int in_flight;	       /* at most so many copies queued; 0: as many as fit */
+	const struct gcr_space *space; /* the caller's; must exist until the job has ended */
+	CUdeviceptr base;	       /* address of offset 0 in VRAM */
+	unsigned int in_flight; /* maximum number of copies queued at the GPU; 0: as many as fit */
 };
 
-/* Begin. Nothing is copied before it is added; the job ends when the whole space has been. */
+/*
+ * Begin a job. Only ranges that are added are copied; the job ends when the whole space has been.
+ */
 void gcr_copier_start(struct gcr_copier *copier, const struct gcr_copy_job *job);
 
 enum gcr_copy_what {
 	GCR_COPY_BYTES,
-	GCR_COPY_ZEROS,	  /* OUT: nothing but zeros, whole pieces; they become holes */
-	GCR_COPY_NOTHING, /* OUT: what the files have already */
+	GCR_COPY_ZEROS,	  /* OUT: only zeros, whole pieces; they become holes */
+	GCR_COPY_NOTHING, /* OUT: the files already have these bytes */
 };
 
-/* So many bytes of the space from @offset on can be done now, each of them once. -ENOMEM. */
+/*
+ * Add @bytes of the space from @offset on to the job, which can be processed now. Each byte is
+ * added once. -ENOMEM.
+ */
 int gcr_copier_add(struct gcr_copier *copier, enum gcr_copy_what what, uint64_t offset,
 		   uint64_t bytes, struct gcr_error *error);
 
-/* Everything is added. */
+/* Nothing more will be added. */
 void gcr_copier_close(struct gcr_copier *copier);
 
-/* From now on as many copies are queued as fit. */
+/* From now on queue as many copies as fit. */
 void gcr_copier_hurry(struct gcr_copier *copier);
 
-/* Readable when the job has ended: everything is copied, it has failed or was stopped. */
+/*
+ * Returns a descriptor that is readable when the job has ended: everything is copied, or the job
+ * has failed or was stopped.
+ */
 int gcr_copier_event(const struct gcr_copier *copier);
 
 /*
- * Wait for the end of the job and forget it. Every thread and the GPU are through with its space
- * then. Errors, with words: as gcr_space_write(), or what the driver says, whose code is
- * *ret_driver_result then (else CUDA_SUCCESS).
+ * Wait for the end of the job and forget it. After the return no thread uses the space, and neither
+ * does the GPU. Errors, with a message: as gcr_space_write(), or the driver's, with its code in
+ * *ret_driver_result (else CUDA_SUCCESS).
  */
 int gcr_copier_finish(struct gcr_copier *copier, CUresult *ret_driver_result,
 		      struct gcr_error *error);
 
-/* How long the last job that has ended took, and how much of what was added were bytes to copy. */
+/* Duration of the last job that has ended, and how many of the added bytes were bytes to copy. */
 int64_t gcr_copier_usec(struct gcr_copier *copier);
 uint64_t gcr_copier_bytes(struct gcr_copier *copier);
 
 /*
- * IN: so many bytes of the space, from its beginning on, are in VRAM. Only known where they come in
- * order, from registered files; else 0.
+ * IN: number of bytes from the beginning of the space that are in VRAM. Only known if they arrive
+ * in order, from registered files; else 0.
  */
 uint64_t gcr_copier_landed(struct gcr_copier *copier);
 
-/* Do not go on with the job; then gcr_copier_finish() without its error. No job: nothing. */
+/* Abort the job, if there is one, and wait like gcr_copier_finish(), ignoring its error. */
 void gcr_copier_stop(struct gcr_copier *copier);
 
 #endif

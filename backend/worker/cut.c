@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Cutting. A long run is divided into lanes, and each has its turn: so threads that are at work at
- * the same time are in different files, if the run has several. Short runs are gathered, so that a
- * few changed chunks here and there do not cost a wait for the GPU each.
+ * Cutting. A long run is divided into lanes, which take turns: so threads that work at the same
+ * time are in different files, if the run has several. Short runs are gathered into one transfer,
+ * so that scattered changed chunks do not each cost a wait for the GPU.
  */
 #include "backend/worker/cut.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-/* Holes that one thread makes at a time: the kernel gives back some 30 GB/s. */
+/* Size of the hole that one thread makes at a time: the kernel frees some 30 GB/s. */
 #define ZEROS_BYTES (64ull << 20)
 
 struct gcr_cutter_run {
@@ -79,7 +79,7 @@ static void add_part(struct gcr_transfer *transfer, uint64_t offset, size_t byte
 	transfer->is_direct &= direct != NULL;
 }
 
-/* One that is not direct as a whole is not direct at all. */
+/* A range that is not direct as a whole is not treated as direct at all. */
 static char *find_direct(const struct gcr_cutter *cutter, uint64_t offset, size_t bytes)
 {
 	size_t direct_bytes = bytes;
@@ -88,7 +88,7 @@ static char *find_direct(const struct gcr_cutter *cutter, uint64_t offset, size_
 	return direct_bytes == bytes ? direct : NULL;
 }
 
-/* The next bytes of the run, in their order. */
+/* Cut the next bytes of the run, in order. */
 static void cut_zeros(struct gcr_cutter *cutter, const struct gcr_cutter_run *run,
 		      struct gcr_transfer *transfer)
 {
@@ -101,7 +101,10 @@ static void cut_zeros(struct gcr_cutter *cutter, const struct gcr_cutter_run *ru
 		next_run(cutter);
 }
 
-/* Without threads that write files side by side, one after the other; within one file each. */
+/*
+ * Cuts the next part, of at most @most bytes, of a run. No threads write files side by side here,
+ * so bytes are cut in order, each part within one file.
+ */
 static void cut_direct(struct gcr_cutter *cutter, const struct gcr_cutter_run *run,
 		       struct gcr_transfer *transfer, uint64_t most)
 {
@@ -115,7 +118,10 @@ static void cut_direct(struct gcr_cutter *cutter, const struct gcr_cutter_run *r
 		next_run(cutter);
 }
 
-/* Where in its run a turn of the lanes is: beyond the end if the last lanes are shorter. */
+/*
+ * The offset in the run of the current turn of the lanes; beyond the end if the last lanes are
+ * shorter.
+ */
 static uint64_t place_of(const struct gcr_cutter *cutter, const struct gcr_cutter_run *run,
 			 bool *ret_is_last)
 {
@@ -128,7 +134,7 @@ static uint64_t place_of(const struct gcr_cutter *cutter, const struct gcr_cutte
 	return (step % lanes * depth + step / lanes) * cutter->config.bytes;
 }
 
-/* The next turn of the lanes; after it the run, if it has no further one, is done with. */
+/* Cut the next turn of the lanes; if it was the last, go to the next run. */
 static void cut_lane(struct gcr_cutter *cutter, const struct gcr_cutter_run *run,
 		     struct gcr_transfer *transfer)
 {
@@ -180,7 +186,7 @@ void gcr_cutter_next(struct gcr_cutter *cutter, struct gcr_transfer *ret_transfe
 		run = &cutter->runs[cutter->run];
 		if (cutter->config.all_direct) {
 			cut_direct(cutter, run, ret_transfer, most);
-			/* The rest of one that is in two files follows by itself. */
+			/* A run that is in two files: the rest is cut by the next call. */
 			if (cutter->run_step)
 				return;
 			continue;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Digests of VRAM. On the GPU the kernel writes its results into pinned memory of the host, so that
- * no VRAM is needed, which may all be taken, and no copy, which would have to wait for those of the
- * copy path. On the host several threads copy a part at a time to memory of their own and look at
- * it there; one lock guards what they have to do, and is not held across a call of the driver.
+ * Digests of VRAM. On the GPU the kernel writes its results into pinned host memory, so that no
+ * VRAM is needed, which may all be in use, and no copy, which would have to wait for those of the
+ * copy path. On the host several threads copy one part at a time into buffers of their own and
+ * digest it there; one lock guards the list of work, and no thread holds it across a call of the
+ * driver.
  */
 #include "backend/worker/digest.h"
 
@@ -26,20 +27,25 @@
 
 #define CHUNK ((uint64_t)GCR_CHUNK_BYTES)
 
-/* As backend/digest/digest.cl has it. */
+/* Same values as in backend/digest/digest.cl. */
 #define KERNEL	     "gpucr_digest"
 #define GROUP_CHUNKS 4
 #define GROUP_ITEMS  256
 
-/* An event is used again after so many: whoever waits for an older one waits for a later one then.
+/*
+ * An event is reused after this many tickets: a wait for an older ticket then waits for a later
+ * one.
  */
 #define EVENTS 64
 
-/* A part that a thread takes at a time: large enough to be copied at the rate of the link. */
+/*
+ * Size of the part that a thread handles at a time: large enough to be copied at the rate of the
+ * link.
+ */
 #define PART_CHUNKS	    32
 #define DEFAULT_THREADS_MAX 8
 
-/* Digests that were asked of the threads. */
+/* A request for digests, for the threads. */
 struct range {
 	struct range *next;
 	CUdeviceptr base;
@@ -61,11 +67,11 @@ struct gcr_digester {
 	const struct gcr_driver *driver;
 	CUcontext context;
 	uint64_t chunks;
-	void *memory;		    /* of the two below: the driver's if there is a module */
+	void *memory; /* holds the two arrays below; the driver's if there is a module */
 	struct gcr_digest *digests; /* by chunk */
-	bool *zeros;		    /* likewise */
+	bool *zeros;		    /* by chunk */
 
-	uint64_t ticket; /* the last that was given out */
+	uint64_t ticket; /* the last ticket that was issued */
 
 	/* on the GPU */
 	CUmodule module; /* NULL: on the host */
@@ -75,21 +81,21 @@ struct gcr_digester {
 
 	/* on the host */
 	struct thread *threads;
-	unsigned int threads_count;   /* with a stream and a part */
-	unsigned int threads_running; /* of these */
+	unsigned int threads_count;   /* number that have a stream and a part */
+	unsigned int threads_running; /* number of these that were started */
 	pthread_mutex_t lock;
 	pthread_cond_t begun_wake;
 	pthread_cond_t done_wake;
 	bool leaving;
 	struct range *first; /* in the order of tickets */
 	struct range **end;
-	uint64_t done; /* a ticket: all up to this one are made */
+	uint64_t done; /* a ticket: digests up to this one are made */
 	unsigned int busy;
 	CUresult driver_result;
-	struct gcr_error error; /* the first; no number: none */
+	struct gcr_error error; /* the first error; number 0: none */
 };
 
-/* gcr_driver_check() that also tells the code. */
+/* gcr_driver_check() that also returns the driver's code. */
 static int check(const struct gcr_digester *digester, CUresult result, const char *call,
 		 CUresult *ret_driver_result, struct gcr_error *error)
 {
@@ -100,7 +106,9 @@ static int check(const struct gcr_digester *digester, CUresult result, const cha
 
 /* ---- on the GPU ---- */
 
-/* 0, or why not, which nobody is told: digests are made on the host then. */
+/*
+ * Returns success or the driver's error, which is not reported: digests are made on the host then.
+ */
 static CUresult load_kernel(struct gcr_digester *digester, const void *kernel)
 {
 	const struct gcr_driver *driver = digester->driver;
@@ -208,7 +216,7 @@ static void forget_first(struct gcr_digester *digester)
 	free(range);
 }
 
-/* A thread is through with a part. */
+/* A thread has finished a part. */
 static void part_done(struct gcr_digester *digester)
 {
 	while (digester->first && !digester->first->left) {
@@ -262,7 +270,9 @@ static void *run_thread(void *data)
 			continue;
 		}
 		first = range->begun;
-		/* Within one mapping, which HIP asks of a copy: those are multiples of this. */
+		/*
+		 * A copy in HIP must stay within one mapping; mappings are multiples of this size.
+		 */
 		count = PART_CHUNKS - first % PART_CHUNKS;
 		if (count > range->end - first)
 			count = range->end - first;
@@ -322,7 +332,7 @@ static int create_on_host(struct gcr_digester *digester, unsigned int threads,
 		return gcr_error_set(error, ENOMEM, "out of memory for digests");
 	for (unsigned int i = 0; i < threads && r == 0; i++)
 		r = start_thread(digester, &digester->threads[i], ret_driver_result, error);
-	/* With some of them it is slower, and works. */
+	/* With fewer threads the digester is slower, but works. */
 	return digester->threads_running > 0 ? 0 : r;
 }
 
@@ -390,9 +400,12 @@ static void stop_on_host(struct gcr_digester *digester)
 	digester->error.number = 0;
 }
 
-/* ---- either ---- */
+/* ---- both ---- */
 
-/* The kernel that this program was built with, as the driver takes it; NULL: none for this GPU. */
+/*
+ * The kernel that this program was built with, in the form that the driver takes; NULL: none for
+ * this GPU.
+ */
 static const void *find_kernel(const struct gcr_driver *driver, CUdevice device)
 {
 #ifdef HAVE_DIGEST_AMDGCN

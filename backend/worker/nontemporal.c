@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Non-temporal stores write whole lines without reading them first: a copy moves two thirds of the
- * bytes through the memory controllers that memcpy() moves, and those are what limits many threads
- * that copy at once. Eight threads write pages of a tmpfs with 53 GB/s so, and with 34 by memcpy()
- * (Xeon beside an H100).
+ * Non-temporal stores write whole lines without reading them first. So a copy moves two thirds of
+ * the bytes through the memory controllers that memcpy() moves; these are the bottleneck when many
+ * threads copy at once. Eight threads write pages of a tmpfs with 53 GB/s this way, and with 34 by
+ * memcpy() (Xeon beside an H100).
  *
- * Reading from memory is bound by how many lines a core waits for at a time. Its prefetchers follow
- * a stream only to the end of a page, so four pages side by side keep more of them busy: eight
- * threads read 44 GB/s instead of 41 with one page, 33 to 36 with memcpy().
+ * Reading from memory is bound by the number of outstanding cache line reads of a core. Its
+ * prefetchers follow a stream only to the end of a page, so reading four pages in parallel keeps
+ * more of them busy: eight threads read 44 GB/s instead of 41 with one page, 33 to 36 with
+ * memcpy().
  */
 #include "backend/worker/nontemporal.h"
 
@@ -20,7 +21,7 @@
 #define LINE 64
 #define PAGE 4096
 
-/* @pages pages side by side, one line of each after the other. */
+/* Copy @pages pages in parallel, one line of each in turn. */
 #define COPY(move_line, pages)                                                        \
 	do {                                                                          \
 		for (size_t block = 0; block < bytes; block += (size_t)(pages)*PAGE)  \

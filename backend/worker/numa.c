@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* NUMA from sysfs and system calls: it is two numbers and a list, not worth a library. */
+/* NUMA from sysfs and system calls: two numbers and a list do not justify a library. */
 #include "backend/worker/numa.h"
 
 #include <ctype.h>
@@ -18,7 +18,7 @@
 #define CPUS_MAX       8192
 #define LONG_BITS      (8 * sizeof(long))
 
-/* The first line of a file of sysfs. */
+/* Read the first line of a file of sysfs. */
 static int read_line(const char *sysfs, const char *path, char *text, size_t bytes)
 {
 	_cleanup_free_ char *whole = NULL;
@@ -60,7 +60,7 @@ int gcr_numa_node(const char *sysfs, const char *bus_id)
 	return (int)node;
 }
 
-/* "0-3,8" into a set; false if it is no such list. */
+/* Parse "0-3,8" into a set; false if it is no such list. */
 static bool parse_list(const char *text, cpu_set_t *set, size_t set_bytes)
 {
 	CPU_ZERO_S(set_bytes, set);
@@ -105,7 +105,7 @@ int gcr_numa_bind(const char *sysfs, int node)
 	if (!parse_list(text, theirs, bytes))
 		return -EPROTO;
 	CPU_AND_S(bytes, ours, ours, theirs);
-	/* None of that node's: elsewhere, but with memory that is near the GPU. */
+	/* If this thread may use no CPU of that node: stay elsewhere, with memory near the GPU. */
 	if (CPU_COUNT_S(bytes, ours) > 0 && sched_setaffinity(0, bytes, ours) < 0)
 		return -errno;
 	nodes[(size_t)node / LONG_BITS] = 1ul << (size_t)node % LONG_BITS;

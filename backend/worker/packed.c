@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Reading packed pieces. Segments are read by read(2): to touch a mapping of a page that has gone
- * would allocate it, or be a SIGBUS, and what is read once is unpacked from the cache.
+ * Reading packed pieces. Segments are read by read(2): touching a page of a mapping that has been
+ * freed would allocate it again, or raise SIGBUS; and data that is read once is unpacked from the
+ * cache.
  */
 #include "backend/worker/packed.h"
 
@@ -19,7 +20,7 @@
 #include "lib/pack.h"
 #include "lib/pack_file.h"
 
-/* So many segments are open at a time: chunks that were packed one after the other are in one. */
+/* Maximum number of open segments: chunks that were packed in sequence are in one segment. */
 #define SEGMENTS 16
 
 struct segment {
@@ -70,7 +71,7 @@ void gcr_packed_destroy(struct gcr_packed *packed)
 	free(packed);
 }
 
-/* All of it, or -EBADMSG. */
+/* Read all @bytes; -EBADMSG if the file is too short. */
 static int read_all(int fd, void *ret_bytes, size_t bytes, uint64_t at)
 {
 	for (size_t done = 0; done < bytes;) {
@@ -102,7 +103,7 @@ int gcr_packed_open(struct gcr_packed *packed, ino_t ino, uint64_t file_bytes)
 	if (fd < 0)
 		return errno == ENOENT ? 0 : -errno;
 	result = read_all(fd, &header, sizeof(header), 0);
-	/* Nothing was packed before the table was complete. */
+	/* A table without its magic is not complete yet; nothing of the file is packed then. */
 	if ((!result || result == -EBADMSG) && !header.magic[0])
 		return 0;
 	if (result < 0)
@@ -116,8 +117,8 @@ int gcr_packed_open(struct gcr_packed *packed, ino_t ino, uint64_t file_bytes)
 }
 
 /*
- * One that has gone to a disk is a symbolic link in the store, where nobody but the daemon can make
- * any.
+ * Open a segment. One that was spilled to a disk is a symbolic link in the store; only the daemon
+ * can create links there.
  */
 static int open_segment(int segments_fd, const char *name, bool *ret_is_spilled)
 {
@@ -141,7 +142,7 @@ static int open_segment(int segments_fd, const char *name, bool *ret_is_spilled)
 	return S_ISREG(stat.st_mode) && stat.st_uid == directory.st_uid ? TAKE_FD(fd) : -EBADMSG;
 }
 
-/* It stays ours, and is open; -errno. */
+/* Return the open segment, which stays owned by @packed; -errno. */
 static int find_segment(struct gcr_packed *packed, uint32_t number,
 			const struct segment **ret_segment)
 {
@@ -165,7 +166,7 @@ static int read_stored(struct gcr_packed *packed, int fd, const struct gcr_pack_
 	uint32_t size = gcr_pack_entry_packed_bytes(entry);
 	int result;
 
-	/* What needs no unpacking is read to where it belongs. */
+	/* Raw data needs no unpacking and is read directly into the result. */
 	if (entry->form == GCR_PACK_RAW)
 		return size == GCR_CHUNK_BYTES ? read_all(fd, ret_bytes, size, entry->offset)
 					       : -EBADMSG;
@@ -193,7 +194,7 @@ static int read_chunk(struct gcr_packed *packed, const struct gcr_pack_entry *en
 	result = find_segment(packed, entry->segment, &segment);
 	if (!result)
 		result = read_stored(packed, segment->fd, entry, ret_bytes);
-	/* A disk may give other bytes than it got. */
+	/* A disk may return other bytes than were written. */
 	if (!result && segment->is_spilled &&
 	    !gcr_digest_is_of(&entry->digest, ret_bytes, GCR_CHUNK_BYTES))
 		result = -EBADMSG;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The registering thread. pins->lock guards the lists; it is not held across a driver's call. */
+/*
+ * The thread that registers files. pins->lock guards the lists; it is not held across a driver's
+ * call.
+ */
 #include "backend/worker/pin.h"
 
 #include <errno.h>
@@ -14,7 +17,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* How often it is looked for files that have been unlinked. */
+/* Interval at which the thread checks for files that have been unlinked. */
 #define SWEEP_MSEC 200
 
 struct pin {
@@ -24,8 +27,8 @@ struct pin {
 	ino_t inode;
 	uint64_t bytes;
 	char *map;	  /* NULL: not registered yet */
-	uint64_t session; /* the last that it was found for */
-	bool forgotten;	  /* to be given up */
+	uint64_t session; /* the last session that found this file */
+	bool forgotten;	  /* to be unregistered */
 };
 
 struct gcr_pins {
@@ -36,8 +39,8 @@ struct gcr_pins {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct pin *list;    /* registered */
-	struct pin *pending; /* in the order they came */
-	uint64_t session;    /* the one there is, or the last there was */
+	struct pin *pending; /* in the order of arrival */
+	uint64_t session;    /* the current session, or the last one */
 	bool in_session;
 	bool working; /* the thread is in a call of the driver */
 	bool leaving;
@@ -53,7 +56,7 @@ static void pin_free(struct gcr_pins *pins, struct pin *pin)
 	free(pin);
 }
 
-/* Map and register; false if that cannot be. */
+/* Map and register; false if that is not possible. */
 static bool pin_register(struct gcr_pins *pins, struct pin *pin)
 {
 	void *map = mmap(NULL, pin->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pin->fd, 0);
@@ -69,7 +72,10 @@ static bool pin_register(struct gcr_pins *pins, struct pin *pin)
 	return true;
 }
 
-/* Is it still there, with the same pages? What has been cut is not, whatever it is now. */
+/*
+ * Does the file still exist, with the same pages? False for a file that was truncated, whatever its
+ * size now.
+ */
 static bool is_whole(const struct pin *pin)
 {
 	struct stat status;
@@ -79,7 +85,7 @@ static bool is_whole(const struct pin *pin)
 	       (uint64_t)status.st_blocks * 512 >= pin->bytes;
 }
 
-/* Take the first file that is of no more use out of a list. The lock is held. */
+/* Remove the first file that is of no more use from a list. The lock is held. */
 static struct pin *take_useless(const struct gcr_pins *pins, struct pin **list)
 {
 	for (struct pin **link = list; *link; link = &(*link)->next) {
@@ -93,7 +99,7 @@ static struct pin *take_useless(const struct gcr_pins *pins, struct pin **list)
 	return NULL;
 }
 
-/* One thing to do; false if there is none. The lock is given away meanwhile. */
+/* Do one task; false if there is none. Drops the lock during the task. */
 static bool step(struct gcr_pins *pins)
 {
 	struct pin *gone = NULL;
@@ -186,7 +192,9 @@ void gcr_pins_destroy(struct gcr_pins *pins)
 	free(pins);
 }
 
-/* One that is forgotten may still be there, and does not stand in the way of its file. */
+/*
+ * A forgotten entry may still be in the list; it does not prevent its file from being added again.
+ */
 static bool has(const struct pin *list, const struct stat *status)
 {
 	for (; list; list = list->next)
@@ -246,7 +254,7 @@ bool gcr_pins_remove(struct gcr_pins *pins, int fd)
 	pthread_mutex_lock(&pins->lock);
 	is_gone = !forget_file(pins->list, &status);
 	is_gone = !forget_file(pins->pending, &status) && is_gone;
-	/* Perhaps it is the one that the thread is at. */
+	/* The thread may be working on this file. */
 	is_gone = !pins->working && is_gone;
 	pthread_cond_broadcast(&pins->changed);
 	pthread_mutex_unlock(&pins->lock);
@@ -270,7 +278,10 @@ void gcr_pins_begin(struct gcr_pins *pins)
 	pthread_mutex_lock(&pins->lock);
 	pins->in_session = true;
 	pins->session++;
-	/* What it is about to register or give up must not be half so for the session. */
+	/*
+	 * Wait for a registration under way, so that the session sees no file in an intermediate
+	 * state.
+	 */
 	while (pins->working)
 		pthread_cond_wait(&pins->changed, &pins->lock);
 	pthread_mutex_unlock(&pins->lock);

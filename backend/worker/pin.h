@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Files of the store that are registered with the driver, so that the GPU copies from and to them
- * without a CPU and without the ring. That takes 26 ms a GiB, so it is done ahead, by a thread of
- * its own, while no session is under way; a file is known by its inode, whatever it is named.
- * Beside the driver's checkpoint it pays most: 16 GiB through the ring at 53 GB/s made the
- * checkpoint take 0.47 s instead of 0.35 s, since both want the memory's bandwidth (H100).
+ * Files of the store that are registered with the driver ("pinned"), so that the GPU copies from
+ * and to them without a CPU and without the ring. Registering takes 26 ms a GiB, so a separate
+ * thread does it in advance, while no session is under way. A file is identified by its inode,
+ * whatever its name. The gain is largest in parallel with the driver's checkpoint: 16 GiB through
+ * the ring at 53 GB/s made the checkpoint take 0.47 s instead of 0.35 s, since both need memory
+ * bandwidth (H100).
  */
 #ifndef GCR_BACKEND_WORKER_PIN_H
 #define GCR_BACKEND_WORKER_PIN_H
@@ -16,30 +17,42 @@
 
 struct gcr_pins;
 
-/* Thread-safe. @driver is kept. Errors: -ENOMEM. */
+/* Thread-safe. @driver must outlive the pins. Errors: -ENOMEM. */
 int gcr_pins_create(const struct gcr_driver *driver, CUcontext context, struct gcr_pins **ret_pins);
 void gcr_pins_destroy(struct gcr_pins *pins); /* NULL is allowed */
 
 /*
- * Register the file behind @fd, which is taken, some time soon. One that is no regular file, has
- * holes or is registered already is left alone. What is unlinked is given up soon.
+ * Take @fd and register its file in the background. A file that is not regular, has holes or is
+ * already registered is ignored. A file that has been unlinked is unregistered soon.
  */
 void gcr_pins_add(struct gcr_pins *pins, int fd);
 
-/* The file behind @fd, the caller's, is given up soon. True: nothing of it is held. */
+/*
+ * Unregister soon the file of @fd, which stays the caller's. Returns true if nothing of the file is
+ * held any more.
+ */
 bool gcr_pins_remove(struct gcr_pins *pins, int fd);
 
-/* Is all that was added registered, as far as that can be? */
+/* Is every file that was added registered, if that is possible? */
 bool gcr_pins_settled(struct gcr_pins *pins);
 
-/* A session begins: until it ends nothing is registered, and nothing given up that it uses. */
+/*
+ * A session begins: until gcr_pins_end() no file is registered, and none that the session uses is
+ * unregistered.
+ */
 void gcr_pins_begin(struct gcr_pins *pins);
 void gcr_pins_end(struct gcr_pins *pins);
 
-/* In a session: what is registered at @map is not what its file has; it is found no more. */
+/*
+ * In a session: the pages registered at @map are no longer those of the file; gcr_pins_find() does
+ * not return them any more.
+ */
 void gcr_pins_forget(struct gcr_pins *pins, const char *map);
 
-/* In a session: where the file behind @fd, of @bytes, is mapped and registered; NULL if not. */
+/*
+ * In a session: the address at which the file of @fd, of @bytes, is mapped and registered; NULL if
+ * it is not.
+ */
 char *gcr_pins_find(struct gcr_pins *pins, int fd, uint64_t bytes);
 
 #endif

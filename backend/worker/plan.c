@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Planning: chunk by chunk for what is known, by whole pieces for zeros; neighbours in one run. */
+/*
+ * Planning: by chunks where the file's contents are known, by whole pieces for zeros; adjacent
+ * ranges with the same action are joined into one run.
+ */
 #include "backend/worker/plan.h"
 
 #include <string.h>
 
 #include "lib/extent.h"
 
-/* Neighbours of which the same is to be done. */
+/* Adjacent ranges with the same action. */
 struct stretch {
 	const struct gcr_plan *plan;
 	enum gcr_copy_what what;
@@ -44,13 +47,13 @@ static bool is_zeros(const bool *zeros)
 	return true;
 }
 
-/* The file has something of this piece, its digests say. */
+/* Are the digests equal? */
 static bool are_equal(const struct gcr_digest *old, const struct gcr_digest *new, size_t count)
 {
 	return memcmp(old, new, count * sizeof(*old)) == 0;
 }
 
-/* One piece, of a file that has what @old says. */
+/* Plan one piece of a file whose contents have the digests @old. */
 static int add_known(struct stretch *stretch, uint64_t offset, struct gcr_error *error)
 {
 	const struct gcr_plan *plan = stretch->plan;
@@ -90,7 +93,9 @@ int gcr_plan_out(const struct gcr_plan *plan, size_t first, size_t end, struct g
 				r = add(&stretch, GCR_COPY_BYTES, at, GCR_SPACE_PIECE_BYTES, error);
 			has_zeros |= stretch.what == GCR_COPY_ZEROS;
 		}
-		/* What is registered of it from now on is not what the file has. */
+		/*
+		 * Holes are made in the file, so its registered pages will no longer be the file's.
+		 */
 		if (has_zeros && space->pinned[i])
 			gcr_pins_forget(plan->pins, space->pinned[i]);
 		if (r < 0)

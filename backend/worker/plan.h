@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What a session has to copy, by the digests of its memory; and whether what came back is right. */
+/*
+ * Decides what a session has to copy, by comparing the digests of its memory, and verifies what was
+ * copied in.
+ */
 #ifndef GCR_BACKEND_WORKER_PLAN_H
 #define GCR_BACKEND_WORKER_PLAN_H
 
@@ -14,7 +17,7 @@
 
 #define GCR_PLAN_CHUNKS_A_PIECE (GCR_SPACE_PIECE_BYTES / GCR_CHUNK_BYTES)
 
-/* Chunks are numbered through the space. */
+/* The number of a chunk in the space. */
 static inline uint64_t gcr_plan_chunk(uint64_t offset)
 {
 	return offset / GCR_CHUNK_BYTES;
@@ -26,18 +29,22 @@ struct gcr_plan {
 	struct gcr_pins *pins;		  /* NULL: no file is registered */
 	const struct gcr_digest *digests; /* of all chunks that are in VRAM */
 	const bool *zeros;
-	/* Of what is in the files of extents that are GCR_EXTENT_KNOWN; NULL: of none. */
+	/*
+	 * Digests of the file contents of extents that are GCR_EXTENT_KNOWN; NULL: none is known.
+	 */
 	const struct gcr_digest *old;
 };
 
 /*
- * OUT: have the copier copy what the files of the extents [@first, @end) do not have, and make
- * holes of pieces that are zeros. A registered file that gets a hole is forgotten by @plan->pins.
- * -ENOMEM, with words.
+ * OUT: add to the copier the chunks of the extents [@first, @end) that their files do not have, and
+ * pieces of zeros as holes. A registered file that gets a hole is dropped from @plan->pins.
+ * -ENOMEM, with a message.
  */
 int gcr_plan_out(const struct gcr_plan *plan, size_t first, size_t end, struct gcr_error *error);
 
-/* IN: is everything in VRAM what @expected says? -EIO: no, with the file and the offset in words.
+/*
+ * IN: compare the digests of everything in VRAM with @expected. -EIO: they differ; the message
+ * names the file and the offset.
  */
 int gcr_plan_verify(const struct gcr_plan *plan, const struct gcr_digest *expected,
 		    struct gcr_error *error);

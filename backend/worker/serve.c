@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A helper's side of the conversation, on the socket that the daemon left as descriptor 3. One
- * thread has it; the daemon asks one thing at a time. When the daemon is gone, the call
- * under way ends, its answer cannot be sent, and the helper goes.
+ * A helper's side of the protocol, on the socket that the daemon left as descriptor 3. One thread
+ * uses it; the daemon sends one request at a time. When the daemon has died, the call under way
+ * finishes, its answer cannot be sent, and the helper exits.
  */
 #include "backend/worker/serve.h"
 
@@ -77,14 +77,14 @@ void gcr_serve_fail(struct gcr_result *result, CUresult driver_result,
 }
 
 #ifdef GCR_HIP
-/* The kernel tells, of all GPUs and processes, and without a context. */
+/* The kernel lists all GPUs and processes, without a context. */
 static int list_gpus(const struct gcr_service *service, struct gcr_gpus_reply *reply,
 		     struct gcr_error *error)
 {
 	return gcr_kfd_list(reply, error);
 }
 #else
-/* Without NVML: what the driver tells without a context. */
+/* Without NVML: the facts that the driver provides without a context. */
 static int list_devices(const struct gcr_driver *driver, struct gcr_gpus_reply *reply,
 			struct gcr_error *error)
 {
@@ -152,8 +152,8 @@ static int answer_query(const struct gcr_service *service, uint32_t sequence)
 }
 
 /*
- * A request of a daemon that has died meanwhile: the next one may have looked at the process by
- * now, and would not expect a call any more.
+ * Is this the request of a daemon that has died since? The next daemon may have examined the
+ * process by now, and would not expect another call.
  */
 static bool is_orphan(void)
 {
@@ -165,7 +165,7 @@ static bool is_orphan(void)
 int gcr_serve_wait(int fd, int timeout_msec)
 {
 	struct pollfd polls[2] = {
-		{.fd = fd, .events = POLLIN}, {.fd = SOCKET}, /* hanging up is always told */
+		{.fd = fd, .events = POLLIN}, {.fd = SOCKET}, /* POLLHUP is always reported */
 	};
 
 	for (;;) {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What all helper programs do: say hello, answer requests one by one, list the GPUs. */
+/*
+ * The part that all helper programs share: send the hello, answer requests one by one, list the
+ * GPUs.
+ */
 #ifndef GCR_BACKEND_WORKER_SERVE_H
 #define GCR_BACKEND_WORKER_SERVE_H
 
@@ -12,36 +15,36 @@
 #include "lib/protocol.h"
 
 /*
- * At the start of main(): let a thread find out what the hello needs from NVML, which takes as long
- * as initialising the driver does (8 ms), meanwhile.
+ * Call at the start of main(): starts a thread that asks NVML for the data of the hello. That takes
+ * as long as initialising the driver (8 ms), and so runs in parallel with it.
  */
 void gcr_serve_prepare(void);
 
-/* Tell the daemon that we are ready, or why not (@error->number is not 0). */
+/* Tell the daemon that the helper is ready, or why not (@error->number is not 0). */
 int gcr_serve_hello(const struct gcr_driver *driver, const struct gcr_error *error);
 
-/* What goes back to the daemon. */
+/* A reply to the daemon. */
 struct gcr_answer {
 	struct gcr_result result;
 	int fds[GCR_MESSAGE_FDS_MAX]; /* closed once they have been sent */
 	size_t fds_count;
-	bool last; /* the helper is of no use any more: it goes after this answer */
+	bool last; /* the helper cannot continue: it exits after this answer */
 };
 
 /*
- * Do what @request asks for and fill @answer (it is all zero). Descriptors of the request that are
- * taken are set to -1; the others are closed afterwards. Requests of a type that is not known set
- * the result's error to EOPNOTSUPP.
+ * Execute @request and fill @answer, which is all zero. Set descriptors of the request that are
+ * taken to -1; the others are closed afterwards. For a request of unknown type set the result's
+ * error to EOPNOTSUPP.
  */
 typedef void gcr_serve_handler(struct gcr_message *request, struct gcr_answer *answer, void *data);
 
 /*
- * One more thing to know about the GPUs when NVML does not: the worker has a context. Not for HIP:
- * there the kernel knows.
+ * Called when NVML is missing, to add facts about the GPUs that need a context: the worker has one.
+ * Not for HIP: there the kernel provides them.
  */
 typedef void gcr_serve_complete(struct gcr_gpus_reply *reply, void *data);
 
-/* What can be done between an answer and the next request. */
+/* Work to be done between an answer and the next request. */
 typedef void gcr_serve_between(void *data);
 
 struct gcr_service {
@@ -53,14 +56,14 @@ struct gcr_service {
 };
 
 /*
- * Serve until the daemon closes the socket. GCR_MESSAGE_QUERY is answered here, everything else
- * by the handler.
+ * Serve until the daemon closes the socket. GCR_MESSAGE_QUERY is answered here; the handler answers
+ * all other requests.
  */
 void gcr_serve(const struct gcr_service *service);
 
 /*
- * For a handler: wait until @fd is readable, at most @timeout_msec. -ETIMEDOUT; -EPIPE: the daemon
- * has gone, and nobody waits for the answer.
+ * For a handler: wait until @fd is readable, for at most @timeout_msec. Returns -ETIMEDOUT, or
+ * -EPIPE if the daemon has closed its end, so that the answer cannot be delivered.
  */
 int gcr_serve_wait(int fd, int timeout_msec);
 

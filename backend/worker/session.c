@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A session's descriptors, handles and mappings. One thread; the copier has threads of its own,
- * which see nothing of this but the range of addresses. What is mapped is always the first extents
- * of the table: those of which a handle is held.
+ * A session's descriptors, handles and mappings. One thread; the copier's threads only use the
+ * range of addresses. The mapped extents are always the first of the table: those whose handles are
+ * held.
  */
 #include "backend/worker/session.h"
 
@@ -20,13 +20,16 @@
 #include "lib/digest.h"
 #include "lib/extent.h"
 
-/* Descriptors that this process uses for anything else: the driver has a few dozen. */
+/* Descriptors that this process uses for other things: the driver has a few dozen. */
 #define OTHER_DESCRIPTORS 512
-/* On the way in, so many allocations are made before the first of them are copied to. */
+/* IN: number of allocations that are made before copying into the first of them begins. */
 #define ARRIVE_TOGETHER	  8
-/* Digests of so much are made at once, and looked at while those of the next are made. */
+/*
+ * Digests of this much memory are begun at once, and evaluated while those of the next part are
+ * made.
+ */
 #define PART_BYTES	  (1ull << 30)
-/* So much at least is verified at once on the way in: 64 MiB, for which the GPU takes 30 us. */
+/* IN: the least that is verified at once: 64 MiB, for which the GPU takes 30 us. */
 #define ADVANCE_CHUNKS	  1024
 
 struct gcr_worker_session {
@@ -37,24 +40,24 @@ struct gcr_worker_session {
 	int digests_fd;
 	uint64_t first_chunk;
 	uint32_t flags;	   /* GCR_SESSION_* */
-	void *digests_map; /* that file from its beginning, to read; NULL: not needed */
+	void *digests_map; /* the whole file of digests, mapped for reading; NULL: not needed */
 	size_t digests_map_bytes;
-	struct gcr_digest *digests; /* in there: what files have (OUT), or ought to have (IN) */
+	struct gcr_digest *digests; /* in that mapping: of the files (OUT), or required (IN) */
 	CUdeviceptr base;	    /* 0: no addresses are reserved */
 	CUmemGenericAllocationHandle *handles;
-	int *fds; /* OUT: what came */
+	int *fds; /* OUT: the received descriptors */
 	size_t fds_count;
-	size_t arrived;	   /* extents: imported or created, and accessible */
-	size_t held;	   /* handles held and mapped; 0 once tidied */
-	uint64_t digested; /* IN: chunks whose digests were begun while others came in */
-	bool failed;	   /* an import did, or planning */
-	bool copying;	   /* the copier has a job of ours */
+	size_t arrived;	   /* number of extents that are imported or created, and accessible */
+	size_t held;	   /* number of handles held and mapped; 0 once tidied */
+	uint64_t digested; /* IN: chunks whose digests were begun before the copy ended */
+	bool failed;	   /* an import or planning has failed */
+	bool copying;	   /* the copier has a job of this session */
 	bool copied;
 	bool copy_failed;
-	bool pinned; /* the registered files are held as they are */
+	bool pinned; /* registered files are locked for the session */
 };
 
-/* gcr_driver_check() that also tells the code. */
+/* gcr_driver_check() that also returns the driver's code. */
 static int check(const struct gcr_worker_gpu *gpu, CUresult result, const char *call,
 		 CUresult *ret_driver_result, struct gcr_error *error)
 {
@@ -72,7 +75,7 @@ static void prefix_extent(const struct gcr_worker_session *session, size_t index
 	gcr_error_prefix(error, "%s", name);
 }
 
-/* A descriptor for each extent has to fit; a privileged process may have more than its limit. */
+/* A descriptor for each extent has to fit; a privileged process may raise its hard limit. */
 static int check_descriptors(size_t count, struct gcr_error *error)
 {
 	rlim_t needed = count + OTHER_DESCRIPTORS;
@@ -116,7 +119,7 @@ static void start_copier(struct gcr_worker_session *session)
 	session->copying = true;
 }
 
-/* Is there anything that digests are to be compared with? */
+/* Are there digests to compare with? */
 static bool compares_digests(const struct gcr_worker_session *session)
 {
 	if (session->direction == GCR_COPY_IN)
@@ -127,13 +130,16 @@ static bool compares_digests(const struct gcr_worker_session *session)
 	return false;
 }
 
-/* Where the first of them is in the file. */
+/* The position of the session's first digest in the file. */
 static off_t digests_offset(const struct gcr_worker_session *session)
 {
 	return GCR_DIGESTS_HEADER_BYTES + (off_t)session->first_chunk * GCR_DIGEST_BYTES;
 }
 
-/* What stands there is looked at when all is there: on the way in it is written meanwhile. */
+/*
+ * Map the file of digests. Its contents are read only when they are complete: IN, they are still
+ * being written.
+ */
 static int map_digests(struct gcr_worker_session *session, struct gcr_error *error)
 {
 	size_t bytes = (size_t)digests_offset(session) +
@@ -184,7 +190,7 @@ static int digests_failed(struct gcr_worker_session *session, int r, CUresult dr
 	return r;
 }
 
-/* Those of the chunks [@first, @end), which are mapped. */
+/* Begin the digests of the chunks [@first, @end), which are mapped. */
 static int begin_digests(struct gcr_worker_session *session, uint64_t first, uint64_t end,
 			 uint64_t *ret_ticket, CUresult *ret_driver_result, struct gcr_error *error)
 {
@@ -196,7 +202,7 @@ static int begin_digests(struct gcr_worker_session *session, uint64_t first, uin
 	return r < 0 ? digests_failed(session, r, result, ret_driver_result, error) : 0;
 }
 
-/* Those of @ticket, and all begun before. */
+/* Wait for the digests of @ticket, and for all begun before. */
 static int wait_for_digests(struct gcr_worker_session *session, uint64_t ticket,
 			    CUresult *ret_driver_result, struct gcr_error *error)
 {
@@ -272,7 +278,7 @@ int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction
 	if (r == 0)
 		r = reserve_addresses(session, ret_driver_result, error);
 	if (r < 0) {
-		session->space->directory = -1; /* stays the caller's, as does this */
+		session->space->directory = -1; /* both descriptors stay the caller's */
 		session->digests_fd = -1;
 		return r;
 	}
@@ -280,7 +286,7 @@ int gcr_worker_session_begin(struct gcr_worker_gpu *gpu, enum gcr_copy_direction
 	session->space->segments = files->segments;
 	gcr_pins_begin(gpu->pins);
 	session->pinned = true;
-	/* Pages that were registered are not those of a file any more that has been packed. */
+	/* The registered pages of a file that has been packed are no longer the file's. */
 	if (!(session->flags & (GCR_SESSION_UNREGISTERED | GCR_SESSION_PACKED)))
 		gcr_space_find_pinned(session->space, gpu->pins);
 	*ret_session = TAKE_PTR(session);
@@ -303,7 +309,7 @@ static int set_access(struct gcr_worker_session *session, size_t first, size_t e
 	result = session->gpu->driver.cuMemSetAccess(session->base + starts[first],
 						     starts[end] - starts[first], &access, 1);
 #ifdef GCR_HIP
-	/* HIP 7.0 to 7.2 measure the range from where the reservation begins. */
+	/* HIP 7.0 to 7.2 measure the range from the start of the reservation. */
 	if (result == CUDA_ERROR_INVALID_VALUE && first > 0)
 		result =
 			session->gpu->driver.cuMemSetAccess(session->base, starts[end], &access, 1);
@@ -311,7 +317,7 @@ static int set_access(struct gcr_worker_session *session, size_t first, size_t e
 	return check(session->gpu, result, "cuMemSetAccess", ret_driver_result, error);
 }
 
-/* What is mapped can be used from now on. On the way in it is copied to. */
+/* Make the mapped extents accessible. IN: copying into them begins. */
 static int arrive(struct gcr_worker_session *session, CUresult *ret_driver_result,
 		  struct gcr_error *error)
 {
@@ -328,7 +334,7 @@ static int arrive(struct gcr_worker_session *session, CUresult *ret_driver_resul
 			      starts[session->arrived] - starts[first], error);
 }
 
-/* Map the next extent; its handle is the session's from now on. */
+/* Map the next extent. The session owns @handle from now on; on failure it is released. */
 static int map(struct gcr_worker_session *session, CUmemGenericAllocationHandle handle,
 	       CUresult *ret_driver_result, struct gcr_error *error)
 {
@@ -398,7 +404,7 @@ int gcr_worker_session_import(struct gcr_worker_session *session, const struct g
 	return r;
 }
 
-/* All that is held. In HIP each mapping is unmapped by itself. */
+/* Unmap all held extents. HIP requires a call for each mapping. */
 static int unmap(struct gcr_worker_session *session, CUresult *ret_driver_result,
 		 struct gcr_error *error)
 {
@@ -423,7 +429,7 @@ static int unmap(struct gcr_worker_session *session, CUresult *ret_driver_result
 #endif
 }
 
-/* Unmap and release all that is held. The first thing that went wrong. */
+/* Unmap and release all held extents. Returns the first error. */
 static int let_go(struct gcr_worker_session *session, CUresult *ret_driver_result,
 		  struct gcr_error *error)
 {
@@ -450,7 +456,10 @@ static CUmemAllocationProp properties_of(const struct gcr_worker_gpu *gpu)
 	};
 	int supported = 0;
 
-	/* Memory of cuMemAlloc can be registered with a network card; so can this be then. */
+	/*
+	 * Memory of cuMemAlloc can be registered with a network card; so this must be possible here
+	 * too.
+	 */
 	if (gpu->driver.cuDeviceGetAttribute(
 		    &supported, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
 		    gpu->device) == CUDA_SUCCESS)
@@ -466,7 +475,7 @@ static int no_memory(const struct gcr_worker_session *session, size_t free_bytes
 	return -ENOMEM;
 }
 
-/* May VRAM be taken now? With GCR_SESSION_IN_PARTS also after some of it has been. */
+/* May VRAM be allocated now? With GCR_SESSION_IN_PARTS also after some of it has been. */
 static bool may_create(const struct gcr_worker_session *session)
 {
 	if (session->direction != GCR_COPY_IN || session->copied || session->copy_failed)
@@ -474,7 +483,7 @@ static bool may_create(const struct gcr_worker_session *session)
 	return session->flags & GCR_SESSION_IN_PARTS || (!session->copying && !session->arrived);
 }
 
-/* VRAM for the next extents: all of them, or as many as there is room for (*ret_lacks). */
+/* Allocate VRAM for the remaining extents, or until there is no more (*ret_lacks). */
 static int create_next(struct gcr_worker_session *session, bool *ret_lacks,
 		       CUresult *ret_driver_result, struct gcr_error *error)
 {
@@ -531,9 +540,9 @@ int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_
 }
 
 /*
- * Extents that are digested, and then planned, together: the first that is not. Threads that fill
- * new files are kept apart by having all of it at once: in parts of 1 GiB 16 GiB take 0.95 s, not
- * 0.5 (measured).
+ * The end of the group of extents, starting at @first, that are digested and then planned together.
+ * New files are planned all at once, which keeps the threads that fill them in different files: in
+ * parts of 1 GiB, 16 GiB take 0.95 s, not 0.5 (measured).
  */
 static size_t end_of_part(const struct gcr_worker_session *session, size_t first)
 {
@@ -548,8 +557,9 @@ static size_t end_of_part(const struct gcr_worker_session *session, size_t first
 }
 
 /*
- * Copy what differs from what the files have, if anything is known of that. The GPU makes digests
- * of all that is mapped while those that are made are looked at, and what they say is copied.
+ * Queue the chunks that differ from the files, or all if nothing is known of these. The GPU makes
+ * the digests of all memory; meanwhile those already made are evaluated, and the chunks that differ
+ * are copied.
  */
 static int plan_changes(struct gcr_worker_session *session, CUresult *ret_driver_result,
 			struct gcr_error *error)
@@ -586,7 +596,7 @@ static int begin_out(struct gcr_worker_session *session, CUresult *ret_driver_re
 	int r;
 
 	start_copier(session);
-	/* Once more, after a failure: nobody knows what the files have. */
+	/* A retry after a failure: the contents of the files are unknown. */
 	if (session->copy_failed) {
 		plan = plan_of(session, false);
 		r = gcr_plan_out(&plan, 0, session->space->count, error);
@@ -599,7 +609,7 @@ static int begin_out(struct gcr_worker_session *session, CUresult *ret_driver_re
 	return r;
 }
 
-/* The first COPY finds the copier at it, since there is anything to copy to. */
+/* Usually CREATE has already started the copier; start it here if not. */
 static int begin_in(struct gcr_worker_session *session, struct gcr_error *error)
 {
 	int r = 0;
@@ -626,7 +636,7 @@ int gcr_worker_session_copy(struct gcr_worker_session *session, CUresult *ret_dr
 	else
 		r = begin_in(session, error);
 	if (r < 0) {
-		/* It would never end. */
+		/* The job would never end. */
 		gcr_copier_stop(session->gpu->copier);
 		session->copying = false;
 		session->copy_failed = true;
@@ -637,7 +647,7 @@ int gcr_worker_session_copy(struct gcr_worker_session *session, CUresult *ret_dr
 	return 0;
 }
 
-/* Of memory that is going, or copied to again. */
+/* Discard digests of memory that is being released or copied to again. */
 static void forget_digests(struct gcr_worker_session *session)
 {
 	if (session->digested)
@@ -659,12 +669,12 @@ void gcr_worker_session_advance(struct gcr_worker_session *session)
 		session->digested = end;
 		return;
 	}
-	/* All of them at the end, which also tells what is wrong. */
+	/* Then all digests are made at the end, and an error is reported there. */
 	gcr_digester_stop(session->gpu->digester);
 	session->digested = 0;
 }
 
-/* What is left: the GPU reads its memory fifty times as fast as it was copied. */
+/* Verify the rest: the GPU reads its memory fifty times as fast as it was copied. */
 static int verify(struct gcr_worker_session *session, CUresult *ret_driver_result,
 		  struct gcr_error *error)
 {
@@ -730,7 +740,7 @@ void gcr_worker_session_tidy(struct gcr_worker_session *session)
 {
 	CUresult ignored;
 
-	/* An error stays: END will say so, as it meets it again at the addresses. */
+	/* An error is ignored here: END reports it when it cannot free the addresses. */
 	if (session->direction == GCR_COPY_OUT && session->copied)
 		let_go(session, &ignored, NULL);
 }

@@ -2,10 +2,10 @@
 /*
  * The files of a session. A cursor belongs to one thread.
  *
- * Pages that are there are written and read through mappings. A page that is not there has to be
- * zeroed first if it is mapped, and has not if write(2) fills the whole of it, but that takes a
- * lock of the whole file: so what is not there is written by write(2) if nobody else is doing that
- * to the same file.
+ * Pages that exist are written and read through mappings. A missing page must be zeroed first if it
+ * is written through a mapping; not if write(2) fills all of it, but write(2) takes a lock of the
+ * whole file. So missing pages are written by write(2) if no other thread is doing that to the same
+ * file.
  */
 #include "backend/worker/space.h"
 
@@ -80,7 +80,7 @@ void gcr_space_destroy(struct gcr_space *space)
 	free(space);
 }
 
-/* The extent that @offset is in. */
+/* The extent that contains @offset. */
 static size_t find(const struct gcr_space *space, uint64_t offset)
 {
 	size_t low = 0, high = space->count;
@@ -170,7 +170,7 @@ static int fail(const struct gcr_space_cursor *cursor, int number, const char *w
 					       : strerror(number));
 }
 
-/* Which pieces of the file that is open are packed? */
+/* Open the table of packed pieces of the open file. */
 static int seek_packed(struct gcr_space_cursor *cursor, ino_t ino, struct gcr_error *error)
 {
 	const struct gcr_space *space = cursor->space;
@@ -190,7 +190,7 @@ static int seek_packed(struct gcr_space_cursor *cursor, ino_t ino, struct gcr_er
 	return -EIO;
 }
 
-/* Open the file that has @offset. */
+/* Open the file that contains @offset. */
 static int seek(struct gcr_space_cursor *cursor, uint64_t offset, bool write,
 		struct gcr_error *error)
 {
@@ -219,7 +219,7 @@ static int seek(struct gcr_space_cursor *cursor, uint64_t offset, bool write,
 				     (int64_t)status.st_size, extent->bytes);
 	}
 	cursor->dense = (uint64_t)status.st_blocks * 512 >= extent->bytes;
-	/* Without a mapping there are read(2) and write(2). */
+	/* Without a mapping read(2) and write(2) are used. */
 	map = mmap(NULL, extent->bytes, PROT_READ | (write ? PROT_WRITE : 0), MAP_SHARED,
 		   cursor->fd, 0);
 	if (map != MAP_FAILED)
@@ -234,7 +234,7 @@ static void on_bus_error(int number)
 {
 	if (bus_expected)
 		siglongjmp(bus_return, 1);
-	/* Somebody else's: it comes again, and ends us. */
+	/* Not raised by our copy: the signal is raised again and ends the process. */
 	signal(number, SIG_DFL);
 }
 
@@ -245,11 +245,11 @@ void gcr_space_catch_bus_errors(void)
 	sigaction(SIGBUS, &action, NULL);
 }
 
-/* Copy from or to a mapping, all of whose pages are there then; else an -errno. */
+/* Copy from or to a mapping after populating its pages; -errno if they cannot be had. */
 static int copy_mapped(char *to, const char *from, size_t bytes, char *mapped, int advice,
 		       void (*copy)(void *to, const void *from, size_t bytes))
 {
-	/* A page that cannot be had is an error here, and a signal at the first access to it. */
+	/* A missing page is an error here, but a signal at the first access to it. */
 	if (madvise(mapped, bytes, advice) < 0)
 		return -errno;
 	if (sigsetjmp(bus_return, 0)) {
@@ -298,8 +298,8 @@ static int read_file(struct gcr_space_cursor *cursor, uint64_t at, char *to, siz
 }
 
 /*
- * Nothing but zeros that nobody has written? Beyond the end of a file there is no hole. lseek(2)
- * takes a lock of the whole file, and looks as far as it has to; so only where there are holes.
+ * Is the range a hole, within the file? lseek(2) takes a lock of the whole file, and searches as
+ * far as necessary; so this is only used for files with holes.
  */
 static bool is_hole(int fd, uint64_t at, size_t bytes)
 {
@@ -311,7 +311,7 @@ static bool is_hole(int fd, uint64_t at, size_t bytes)
 	return errno == ENXIO && fstat(fd, &status) == 0 && (uint64_t)status.st_size >= at + bytes;
 }
 
-/* Has the page at @at of a mapping to be made first? Answered without a lock of the file. */
+/* Is the page at @at of a mapping missing? Takes no lock of the file. */
 static bool is_fresh(char *at)
 {
 	unsigned char there;
@@ -319,7 +319,7 @@ static bool is_fresh(char *at)
 	return mincore(at, 1, &there) == 0 && !(there & 1);
 }
 
-/* Write within the file that is open. */
+/* Write within the open file. */
 static int write_here(struct gcr_space_cursor *cursor, uint64_t at, const char *from, size_t bytes,
 		      struct gcr_error *error)
 {
@@ -349,7 +349,7 @@ static int write_here(struct gcr_space_cursor *cursor, uint64_t at, const char *
 		return 0;
 	if (fstat(cursor->fd, &status) < 0 || (uint64_t)status.st_size < at + bytes)
 		return fail(cursor, ENODATA, "written", error);
-	/* This says what is wrong, or works: kernels before 5.14 do not know how to populate. */
+	/* write(2) either returns the cause or succeeds: kernels before 5.14 cannot populate. */
 	return write_file(cursor, at + done, from + done, bytes - done, error);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The memory of a session as one linear space: its extents back to back in the order of the table,
- * each with its file. Offsets count in that space. Reading and writing the files goes through
- * cursors, one a thread.
+ * each with its file. All offsets are offsets in that space. The files are read and written through
+ * cursors, one for each thread.
  */
 #ifndef GCR_BACKEND_WORKER_SPACE_H
 #define GCR_BACKEND_WORKER_SPACE_H
@@ -21,8 +21,8 @@
 struct gcr_space {
 	struct gcr_extent *extents;
 	uint64_t *starts;     /* of each extent, and the end: count + 1 */
-	atomic_flag *writers; /* of each extent: somebody is in write(2) */
-	char **pinned; /* of each extent: its file, registered with the driver; NULL: it is not */
+	atomic_flag *writers; /* of each extent: a thread is in write(2) */
+	char **pinned;	      /* of each extent: its file registered with the driver; NULL: none */
 	size_t count;
 	int directory;
 	int tables; /* directory with the tables of packed files (packed.h); -1: none */
@@ -31,7 +31,7 @@ struct gcr_space {
 
 /*
  * Read a table of @count extents of device memory from @table_fd. @directory_fd is taken on
- * success. Errors, with words: as gcr_extents_read(), -EPROTO also for managed memory.
+ * success. Errors, with a message: as gcr_extents_read(); -EPROTO also for managed memory.
  */
 int gcr_space_create(int table_fd, size_t count, int directory_fd, struct gcr_space **ret_space,
 		     struct gcr_error *error);
@@ -42,16 +42,16 @@ struct gcr_pins;
 /* Look up which files are registered: those are not copied through the ring. */
 void gcr_space_find_pinned(struct gcr_space *space, struct gcr_pins *pins);
 
-/* Are all of them? */
+/* Are all files registered? */
 bool gcr_space_all_pinned(const struct gcr_space *space);
 
 /*
- * Where @offset is in a registered file, and *bytes are at most what that file has from there; NULL
- * if it is in none.
+ * The address of @offset in a registered file, or NULL if its file is not registered. *bytes is
+ * reduced to the bytes that the file has from there.
  */
 char *gcr_space_pinned(const struct gcr_space *space, uint64_t offset, size_t *bytes);
 
-/* What of @bytes from @offset on is in the same extent. */
+/* The number of @bytes from @offset on that are in the same extent. */
 size_t gcr_space_within(const struct gcr_space *space, uint64_t offset, size_t bytes);
 
 static inline uint64_t gcr_space_bytes(const struct gcr_space *space)
@@ -59,42 +59,42 @@ static inline uint64_t gcr_space_bytes(const struct gcr_space *space)
 	return space->starts[space->count];
 }
 
-/* The file one thread has open; it changes with the offset. */
+/* The file that one thread has open; changes with the offset. */
 struct gcr_space_cursor {
 	const struct gcr_space *space;
 	size_t index;		   /* of the extent */
 	int fd;			   /* -1: none */
 	char *map;		   /* the whole file, NULL: not mapped */
-	bool dense;		   /* without holes, when it was opened */
-	struct gcr_packed *packed; /* NULL: nothing is, or nothing was read yet */
+	bool dense;		   /* the file had no holes when it was opened */
+	struct gcr_packed *packed; /* NULL: no file is packed, or nothing was read yet */
 };
 
-/* A cursor that has nothing open. */
+/* A cursor that has no file open. */
 void gcr_space_cursor_init(struct gcr_space_cursor *cursor, const struct gcr_space *space);
 void gcr_space_cursor_finish(struct gcr_space_cursor *cursor);
 
 /*
- * Write @bytes to the files at @offset. Errors, with words: -ENOSPC the store is full, -EIO a file
- * is not there, has another size, or cannot be written.
+ * Write @bytes to the files at @offset. Errors, with a message: -ENOSPC the store is full; -EIO a
+ * file is missing, has another size, or cannot be written.
  */
 int gcr_space_write(struct gcr_space_cursor *cursor, uint64_t offset, const void *from,
 		    size_t bytes, struct gcr_error *error);
 
-/* Make holes of whole pieces. Errors: as of writing. */
+/* Make holes of whole pieces. Errors as for writing. */
 int gcr_space_punch(struct gcr_space_cursor *cursor, uint64_t offset, uint64_t bytes,
 		    struct gcr_error *error);
 
 /*
- * Read likewise, at most 64 pieces. A piece that is a hole in its file is not read: its bit in
- * *ret_holes is set and @to is left as it is there; pages that are not there stay so. A piece that
- * is packed is unpacked to @to. -EIO, -ENOMEM.
+ * Read at most 64 pieces. A piece that is a hole in its file is not read: its bit in *ret_holes is
+ * set and its part of @to is not touched, not even to allocate pages. A packed piece is unpacked to
+ * @to. -EIO, -ENOMEM.
  */
 int gcr_space_read(struct gcr_space_cursor *cursor, uint64_t offset, void *to, size_t bytes,
 		   uint64_t *ret_holes, struct gcr_error *error);
 
 /*
- * Turn SIGBUS, which a file cut short or a page with a memory error raises while it is
- * used, into an error of reading or writing. Once a process.
+ * Turn SIGBUS into an error of reading or writing; a truncated file or a page with a memory error
+ * raises that signal on access. Call once in a process.
  */
 void gcr_space_catch_bus_errors(void);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-worker UUID, and for HIP gpucr-worker-hip: the only one of us with a context on that GPU,
- * and so with VRAM. It ends when the daemon closes its socket, and everything it holds goes with
- * it.
+ * gpucr-worker UUID, and for HIP gpucr-worker-hip: the only helper with a context on that GPU, and
+ * so with VRAM. The worker exits when the daemon closes its socket, which frees everything it
+ * holds.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -30,7 +30,7 @@
 
 #define SYSFS "/sys"
 
-/* How often it is looked what has been copied, to be verified meanwhile: some 250 MiB. */
+/* Interval at which the copied data is checked for a part to verify: some 250 MiB. */
 #define ADVANCE_MSEC 5
 
 struct worker {
@@ -39,7 +39,7 @@ struct worker {
 	CUmemGenericAllocationHandle *reserved;
 	size_t reserved_count;
 	struct gcr_worker_session *session;
-	pthread_t preparing; /* makes the copier */
+	pthread_t preparing; /* thread that makes copier and digester */
 	bool has_preparing;
 };
 
@@ -75,7 +75,10 @@ static int open_gpu(struct worker *worker, struct gcr_error *error)
 	gpu->context = context;
 	r = gcr_driver_check(driver, driver->cuCtxSetCurrent(context), "cuCtxSetCurrent", error);
 #ifdef GCR_HIP
-	/* HIP takes what it needs of VRAM when a queue is first used: that is to be known early. */
+	/*
+	 * HIP allocates the VRAM that it needs when a queue is first used: use one now, so that the
+	 * amount is known early.
+	 */
 	if (r == 0)
 		r = gcr_driver_check(driver, driver->cuStreamSynchronize(NULL),
 				     "cuStreamSynchronize", error);
@@ -84,8 +87,8 @@ static int open_gpu(struct worker *worker, struct gcr_error *error)
 }
 
 /*
- * Ring and threads of the copy path, on the GPU's node. Nobody waits for them before the first
- * session, so they are made while the daemon goes on.
+ * Ring and threads of the copy path, on the GPU's node. They are not needed before the first
+ * session, so a thread makes them in the background.
  */
 static int create_copier(struct worker *worker, CUresult *ret_driver_result,
 			 struct gcr_error *error)
@@ -107,7 +110,7 @@ static int create_digester(struct worker *worker, CUresult *ret_driver_result,
 				   &worker->gpu.digester, ret_driver_result, error);
 }
 
-/* The driver takes longer to compile its kernel than to make a ring. */
+/* The driver takes longer to compile the kernel than the copier takes to make its ring. */
 static void *prepare_digester(void *data)
 {
 	struct worker *worker = data;
@@ -131,11 +134,11 @@ static void *prepare(void *data)
 	driver->cuCtxSetCurrent(worker->gpu.context);
 	if (driver->cuDeviceGetPCIBusId(bus_id, sizeof(bus_id), worker->gpu.device) == CUDA_SUCCESS)
 		node = gcr_numa_node(SYSFS, bus_id);
-	/* Farther away it is slower, and works. */
+	/* Farther from the GPU copying is slower, but works. */
 	if (node >= 0)
 		gcr_numa_bind(SYSFS, node);
 	has_thread = pthread_create(&thread, NULL, prepare_digester, worker) == 0;
-	/* Whoever needs one of them and finds none tries again, and tells. */
+	/* A session that needs one of them and finds none tries again, and reports the error. */
 	create_copier(worker, &ignored, NULL);
 	if (has_thread)
 		pthread_join(thread, NULL);
@@ -163,7 +166,7 @@ static CUresult release(struct worker *worker)
 	return first;
 }
 
-/* Physical memory without an address: all that a reservation is for. */
+/* Allocate physical memory without an address: a reservation needs no more. */
 static CUresult create(const struct worker *worker, uint64_t bytes,
 		       CUmemGenericAllocationHandle *ret_handle)
 {
@@ -202,7 +205,7 @@ static CUresult reserve(struct worker *worker, uint64_t bytes)
 	return result;
 }
 
-/* ---- requests: 0 or -errno with words; *ret_driver_result if it was the driver ---- */
+/* ---- requests: return 0 or -errno with a message; *ret_driver_result if the driver failed ---- */
 
 static int on_reserve(struct worker *worker, struct gcr_message *request, struct gcr_answer *answer,
 		      CUresult *ret_driver_result, struct gcr_error *error)
@@ -287,11 +290,11 @@ static int on_copy(struct worker *worker, struct gcr_message *request, struct gc
 		gcr_worker_session_advance(worker->session);
 		r = gcr_serve_wait(gcr_copier_event(worker->gpu.copier), ADVANCE_MSEC);
 	} while (r == -ETIMEDOUT);
-	/* Without the daemon nobody knows what these files are: no need to finish them. */
+	/* Without the daemon the files are of no use: do not finish them. */
 	if (r < 0)
 		_exit(1);
 	r = gcr_worker_session_copied(worker->session, ret_driver_result, error);
-	/* It may have begun long ago, with the first memory that was made. */
+	/* Copying may have begun long before, with the first memory that was allocated. */
 	answer->result.duration_usec = (uint64_t)gcr_copier_usec(worker->gpu.copier);
 	answer->result.copied_bytes = gcr_copier_bytes(worker->gpu.copier);
 	if (!gcr_digester_is_on_gpu(worker->gpu.digester))
@@ -402,7 +405,7 @@ static void between(void *data)
 }
 
 #ifndef GCR_HIP
-/* Without NVML only a context tells how much memory is free, and we have one here. */
+/* Without NVML only a context can report the free memory, and the worker has one. */
 static void complete(struct gcr_gpus_reply *reply, void *data)
 {
 	const struct worker *worker = data;
@@ -423,7 +426,7 @@ static void complete(struct gcr_gpus_reply *reply, void *data)
 }
 #endif
 
-/* Every allocation under way has a descriptor here; nothing of ours uses select(2). */
+/* Every allocation in a session has a descriptor here; this program never uses select(2). */
 static void raise_descriptor_limit(void)
 {
 	struct rlimit limit;
@@ -475,7 +478,10 @@ int main(int argc, char **argv)
 #endif
 						.between = between,
 						.data = &worker});
-		/* In the middle of a session the driver may be busy, or stuck: no waiting. */
+		/*
+		 * The driver may be busy or stuck in the middle of a session: exit without waiting
+		 * for it.
+		 */
 		if (worker.session)
 			_exit(0);
 	}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Snapshots in the directory of CRIU's images: copied in and out, found, removed. What is there may
- * have been made by anybody: no name is followed that is a symbolic link, no file waited for.
+ * Snapshots in the directory of CRIU's images: copying them in and out, finding and removing them.
+ * The files there may have been made by any user: no symbolic link is followed, and no file (FIFO,
+ * device) is waited for.
  */
 #include "criu-glue/plugin/plugin.h"
 
@@ -17,7 +18,7 @@
 #include "lib/cleanup.h"
 #include "lib/procfs.h"
 
-#define BUFFER_BYTES   (1u << 20) /* the largest request that FUSE makes of a read */
+#define BUFFER_BYTES   (1u << 20) /* the largest read request of FUSE */
 #define MANIFEST_BYTES (64u << 20)
 
 struct copy {
@@ -62,7 +63,7 @@ static int write_whole(int fd, const char *bytes, size_t count, off_t at)
 	return 0;
 }
 
-/* Bytes that the source has from @at to @end. -ESTALE: it has them no more. */
+/* Copies the source's bytes from @at to @end. -ESTALE: the source has become shorter. */
 static int copy_range(struct copy *copy, int from, int to, off_t at, off_t end)
 {
 	bool by_kernel = true;
@@ -79,7 +80,7 @@ static int copy_range(struct copy *copy, int from, int to, off_t at, off_t end)
 			if (done < 0 && errno != EXDEV && errno != ENOSYS && errno != EINVAL &&
 			    errno != EOPNOTSUPP && errno != EPERM)
 				return -errno;
-			by_kernel = done > 0; /* 0: it cannot tell where the file ends */
+			by_kernel = done > 0; /* 0: the kernel cannot tell where the file ends */
 		}
 		if (done <= 0) {
 			int r;
@@ -110,7 +111,7 @@ static int copy_data(struct copy *copy, int from, int to, off_t bytes)
 
 		if (data < 0 && errno == ENXIO) /* a hole up to the end */
 			break;
-		if (data < 0) /* the file system does not tell */
+		if (data < 0) /* the file system does not support SEEK_DATA */
 			data = at;
 		hole = lseek(from, data, SEEK_HOLE);
 		if (hole <= data || hole > bytes)
@@ -157,7 +158,7 @@ static int copy_file(struct copy *copy, int from_directory, int to_directory, co
 	times[1] = before.st_mtim;
 	if (!r && futimens(to, times) < 0)
 		r = -errno;
-	/* A file system may find out only now that it has no room. */
+	/* Some file systems report a lack of space only now. */
 	if (close(TAKE_FD(to)) < 0 && !r)
 		r = -errno;
 	if (r == -ESTALE)
@@ -165,7 +166,7 @@ static int copy_file(struct copy *copy, int from_directory, int to_directory, co
 	return r < 0 ? gcr_error_set(copy->error, -r, "copying %s: %s", name, strerror(-r)) : 0;
 }
 
-/* gpu0-7f0000000000, gpu0-unmapped-1, managed-7f0000000000: others are not ours. */
+/* Names of the snapshot's files: gpu0-7f0000000000, gpu0-unmapped-1, managed-7f0000000000. */
 static bool is_memory_name(const char *name)
 {
 	return (!strncmp(name, "gpu", 3) || !strncmp(name, "managed-", 8)) &&
@@ -181,7 +182,7 @@ static int copy_memory(struct copy *copy, int from_fd, int to_fd)
 	struct stat status;
 	int r = 0;
 
-	if (from == -ENOENT) /* the driver has put the contents into the program's own memory */
+	if (from == -ENOENT) /* the driver has moved the contents into the program's own memory */
 		return 0;
 	if (from < 0)
 		return fail(copy, -from, "vram", strerror(-from));
@@ -252,7 +253,7 @@ int gcr_snapshot_copy(int from_fd, int to_fd, const struct gcr_copy_owner *owner
 	return copy_file(&copy, from_fd, to_fd, "manifest");
 }
 
-/* What @name is the number of; -1: none. */
+/* The number at the end of @name; -1: not a name of ours. */
 static long number_of(const char *name)
 {
 	const char *digits = name + strlen(GCR_IMAGES_PREFIX);
@@ -280,7 +281,7 @@ int gcr_images_each(int images_fd, int (*visit)(long number, void *data), void *
 		return gcr_error_set(error, errno, "the directory of the images: %s",
 				     strerror(errno));
 	fd = -1; /* closedir() closes it */
-	/* All names first: @visit may remove what it is called with. */
+	/* Collects all names first, since @visit may remove them. */
 	for (errno = 0; (entry = readdir(directory)); errno = 0) {
 		long number = number_of(entry->d_name);
 		long *more;
@@ -301,7 +302,7 @@ int gcr_images_each(int images_fd, int (*visit)(long number, void *data), void *
 	return r;
 }
 
-/* All that is in a directory; @depth levels of directories in it too. */
+/* Removes everything in a directory, down to @depth levels of subdirectories. */
 static int empty(int parent_fd, const char *name, unsigned int depth)
 {
 	_cleanup_closedir_ DIR *directory = NULL;

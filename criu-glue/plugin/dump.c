@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * A dump. When CRIU comes to the root of the tree, all GPU processes below it are frozen and
- * parked, all or none; when all tasks are stopped, what they had is copied into the images. From
- * the freeze on a keeper (keeper.c) stands by. The hooks' answers are 0 (CRIU asks no other
- * plugin), -ENOTSUP (it does) and -1: an errno that is EOPNOTSUPP would be taken for -ENOTSUP.
+ * A dump. When CRIU pauses the root of the tree, all GPU processes below it are frozen and parked,
+ * all or none. When all tasks are stopped, their snapshots are copied into the images. From the
+ * freeze on, a keeper (keeper.c) runs. The hooks return 0 (CRIU calls no other plugin), -ENOTSUP
+ * (CRIU does) and -1; not an errno, because EOPNOTSUPP would be taken for -ENOTSUP.
  */
 #include "criu-glue/plugin/plugin.h"
 
@@ -22,15 +22,16 @@
 #include "lib/procfs.h"
 
 #define DEPTH_MAX     256
-#define SUBJECTS_MAX  512 /* of one write (gpucrfs(5)) */
-#define SUBJECT_BYTES 12  /* of a pid in it */
+#define SUBJECTS_MAX  512 /* in one write (gpucrfs-verbs(7)) */
+#define SUBJECT_BYTES 12  /* of one pid in it */
 
 struct subject {
 	pid_t pid;
-	bool was_frozen; /* by somebody else: it stays so, whatever becomes of the dump */
+	bool was_frozen; /* by another user of the mount: stays frozen, however the dump ends */
 	bool is_saved;
-	int answer;    /* of the hooks: 0, or -ENOTSUP if the vendor's plugin is to be asked too */
-	pid_t own_pid; /* of its copy */
+	/* The hooks' result: 0, or -ENOTSUP if the vendor's plugin is to be called too. */
+	int answer;
+	pid_t own_pid; /* in the name of its copy */
 	int pidfd;
 };
 
@@ -38,9 +39,9 @@ static struct {
 	char *mount;
 	struct subject *subjects;
 	size_t count;
-	int *keepers; /* their sockets */
+	int *keepers; /* the keepers' sockets */
 	size_t keepers_count;
-	bool is_noted; /* in the inventory of the images */
+	bool is_noted; /* recorded in the inventory of the images */
 } dump;
 
 static int log_error(const struct gcr_error *error)
@@ -71,14 +72,14 @@ static void clear(void)
 	memset(&dump, 0, sizeof(dump));
 }
 
-/* 1: there is something to be done; 0: there is no mount; -1. */
+/* 1: there may be something to do; 0: there is no mount; -1. */
 int gcr_dump_begin(void)
 {
 	struct gcr_error error = {0};
 	int r;
 
 	clear();
-	/* What an earlier dump into the same directory has left, with or without a mount now. */
+	/* Leftovers of an earlier dump into the same directory, even if there is no mount now. */
 	if (gcr_images_each(criu_get_image_dir(), remove_stale, &error, &error) < 0)
 		return log_error(&error);
 	r = gcr_mount_find(&dump.mount, &error);
@@ -110,7 +111,7 @@ static int add_subject(pid_t pid, const struct gcr_mount_look *look, struct gcr_
 		return gcr_error_set(error, ENOMEM, "no memory");
 	dump.subjects = more;
 	r = gcr_proc_open(pid, look->start_ticks, &pidfd);
-	if (r == -ESRCH) /* it has just ended */
+	if (r == -ESRCH) /* the process has just ended */
 		return 0;
 	if (r < 0)
 		return gcr_error_set(error, -r, "process %d: %s", (int)pid, strerror(-r));
@@ -125,7 +126,7 @@ static int add_subject(pid_t pid, const struct gcr_mount_look *look, struct gcr_
 
 static int find_subjects(pid_t pid, unsigned int depth, struct gcr_error *error);
 
-/* Children of all threads of a process, and all below them. */
+/* Finds subjects among the children of all threads of a process, and all their descendants. */
 static int find_below(pid_t pid, unsigned int depth, struct gcr_error *error)
 {
 	_cleanup_closedir_ DIR *tasks = NULL;
@@ -174,7 +175,10 @@ static int find_subjects(pid_t pid, unsigned int depth, struct gcr_error *error)
 	return r < 0 ? r : find_below(pid, depth, error);
 }
 
-/* A keeper for those from @first on which run now; *ret_fd is -1 if there are none. */
+/*
+ * Starts a keeper for the subjects from @first on that are running; *ret_fd is -1 if there are
+ * none.
+ */
 static int start_keeper(size_t first, int *ret_fd, struct gcr_error *error)
 {
 	struct gcr_kept kept[SUBJECTS_MAX];
@@ -199,7 +203,7 @@ static int start_keeper(size_t first, int *ret_fd, struct gcr_error *error)
 	return r;
 }
 
-/* The one process's ctl, or the root's, where several are one operation. */
+/* Writes to the process's own ctl, or for several, as one operation, to the root's. */
 static int freeze(size_t first, struct gcr_error *error)
 {
 	char verb[32 + SUBJECTS_MAX * SUBJECT_BYTES] = "freeze park";
@@ -218,7 +222,7 @@ static int freeze(size_t first, struct gcr_error *error)
 	return gcr_mount_write(dump.mount, directory, verb, 0, error);
 }
 
-/* Freeze those from @first on, or none. */
+/* Freezes the subjects from @first on: all or none. */
 static int freeze_all(size_t first, struct gcr_error *error)
 {
 	unsigned int alarm_sec;
@@ -228,8 +232,8 @@ static int freeze_all(size_t first, struct gcr_error *error)
 	if (r < 0)
 		return r;
 	/*
-	 * CRIU's limit is for stopping tasks, which takes milliseconds; VRAM takes seconds, and the
-	 * daemon has a limit of its own for that.
+	 * CRIU's limit is meant for stopping tasks, which takes milliseconds; moving VRAM takes
+	 * seconds, and the daemon has a limit of its own for that.
 	 */
 	alarm_sec = alarm(0);
 	r = freeze(first, error);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * The keeper: a process of its own that waits until CRIU has done with a dump, however that ends,
- * and thaws the programs that go on. It is no child of CRIU, has nothing of CRIU's open and gets no
- * signal from its terminal. It waits by poll(2); only while CRIU lets go of the programs it looks
- * at intervals, because a tracer's leave makes no descriptor readable.
+ * The keeper: a separate process that waits until CRIU has finished a dump, however the dump ends,
+ * and thaws the programs that keep running. The keeper is not a child of CRIU, has none of CRIU's
+ * descriptors and gets no signals of its terminal. The wait is a poll(2); only while CRIU releases
+ * the programs the keeper polls at intervals, because the detaching of a tracer makes no descriptor
+ * readable.
  */
 #include "criu-glue/plugin/plugin.h"
 
@@ -25,11 +26,11 @@
 #include "lib/procfs.h"
 
 #define LOOK_MS	  20
-#define SETTLE_MS 200	/* who is seen to be let go of may be about to be killed */
-#define LET_GO_MS 60000 /* CRIU does it in much less; then the thaw says what is wrong */
+#define SETTLE_MS 200	/* a program just released may be about to be killed */
+#define LET_GO_MS 60000 /* CRIU needs much less; after it the thaw reports the error */
 #define BUSY_MS	  120000
 
-/* Readable within that time? */
+/* Does the descriptor become readable within that time? */
 static bool becomes_readable(int fd, int timeout_ms)
 {
 	struct pollfd wait = {.fd = fd, .events = POLLIN};
@@ -52,13 +53,18 @@ static bool is_traced(pid_t pid)
 	return value && value[12] != '0';
 }
 
-/* It has been killed, and is on its way out. */
+/* Has it been killed, so that it is about to end? */
 static bool is_doomed(pid_t pid)
 {
-	return gcr_proc_is_ending(pid) != 0;
+	int r = gcr_proc_is_ending(pid);
+
+	return r == -ESRCH || r > 0;
 }
 
-/* CRIU may have been killed in the middle of the freeze, which is ended or rolled back first. */
+/*
+ * CRIU may have been killed in the middle of the freeze: the freeze first ends or is rolled back
+ * (EBUSY until then).
+ */
 static int thaw(const char *mount, const struct gcr_kept *kept, struct gcr_error *error)
 {
 	char directory[16];
@@ -72,7 +78,7 @@ static int thaw(const char *mount, const struct gcr_kept *kept, struct gcr_error
 	}
 }
 
-/* The dump is over: did it let this process go on? */
+/* After the dump: thaws the process if CRIU has let it run. */
 static void settle(const char *mount, const struct gcr_kept *kept)
 {
 	struct gcr_proc_stat stat;
@@ -99,7 +105,7 @@ static void settle(const char *mount, const struct gcr_kept *kept)
 
 static void settle_all(const char *mount, const struct gcr_kept *kept, size_t count)
 {
-	/* Each in a process of its own: one that stands still is in no other's way. */
+	/* Each in a process of its own, so that one that hangs does not delay the others. */
 	for (size_t i = 0; i < count; i++) {
 		pid_t child = i + 1 < count ? fork() : 0;
 
@@ -112,7 +118,7 @@ static void settle_all(const char *mount, const struct gcr_kept *kept, size_t co
 	_exit(0);
 }
 
-/* Leave nothing open but these, which get other numbers. */
+/* Closes all descriptors but these, which get other numbers. */
 static int keep_only(int *socket_fd, struct gcr_kept *kept, size_t count)
 {
 	int highest = *socket_fd;
@@ -120,7 +126,7 @@ static int keep_only(int *socket_fd, struct gcr_kept *kept, size_t count)
 
 	for (size_t i = 0; i < count; i++)
 		highest = kept[i].pidfd > highest ? kept[i].pidfd : highest;
-	/* Each is beyond all that were there before, and what is between two of them goes. */
+	/* Each copy gets a number above all previous ones; the numbers in between are closed. */
 	last = highest < 2 ? 2 : highest;
 	for (size_t i = 0; i <= count; i++) {
 		int *fd = i < count ? &kept[i].pidfd : socket_fd;
@@ -136,7 +142,7 @@ static int keep_only(int *socket_fd, struct gcr_kept *kept, size_t count)
 	}
 	if (close_range((unsigned int)last + 1, ~0u, 0) < 0)
 		return -errno;
-	/* The copies begin right behind `highest`, or further on: then that was closed above. */
+	/* The copies begin right after `highest`; if they begin later, the gap was closed above. */
 	highest = highest < 2 ? 2 : highest;
 	return close_range(0, (unsigned int)highest, 0) < 0 ? -errno : 0;
 }
@@ -207,7 +213,7 @@ int gcr_keeper_start(const char *mount, const struct gcr_kept *kept, size_t coun
 	do {
 		r = read(ours, &byte, 1);
 	} while (r < 0 && errno == EINTR);
-	if (r != 1) /* it has ended, for want of something */
+	if (r != 1) /* the keeper has ended, for lack of some resource */
 		return gcr_error_set(error, EAGAIN, "no process could be started to stand by");
 	*ret_fd = TAKE_FD(ours);
 	return 0;
@@ -215,6 +221,6 @@ int gcr_keeper_start(const char *mount, const struct gcr_kept *kept, size_t coun
 
 void gcr_keeper_dismiss(int fd)
 {
-	/* One that has not heard it thaws what runs, which is nothing to do. */
+	/* A keeper that does not get the message thaws running programs, which does nothing. */
 	(void)!send(fd, "x", 1, MSG_NOSIGNAL);
 }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* The mount, as its files show it: where it is, what a process is to it, verbs and how they end. */
+/*
+ * The mount as seen through its files: its mount point, the state of a process, writing verbs and
+ * their results.
+ */
 #include "criu-glue/plugin/plugin.h"
 
 #include <errno.h>
@@ -37,7 +40,7 @@ int gcr_mount_find(char **ret_mount, struct gcr_error *error)
 	if (!mount || asprintf(&ctl, "%s/ctl", mount) < 0)
 		return gcr_error_set(error, ENOMEM, "no memory");
 	if (access(ctl, F_OK) < 0) {
-		r = errno == ENOENT ? ENXIO : errno; /* ENOENT is for: there need not be one */
+		r = errno == ENOENT ? ENXIO : errno; /* ENOENT is reserved for: there is no mount */
 		return gcr_error_set(error, r,
 				     "the gpucrfs at %s does not answer (%s): start it, "
 				     "or unmount it",
@@ -47,7 +50,7 @@ int gcr_mount_find(char **ret_mount, struct gcr_error *error)
 	return 0;
 }
 
-/* The value of a key of a `status` file, which begins a line. NULL: it has none. */
+/* The value of a key of a `status` file, at the beginning of a line. NULL: the key is missing. */
 static const char *value_of(const char *text, const char *key)
 {
 	size_t length = strlen(key);
@@ -70,7 +73,8 @@ int gcr_mount_look(const char *mount, pid_t pid, struct gcr_mount_look *ret_look
 	const char *value;
 	int r;
 
-	if (gcr_proc_stat(pid, &stat) < 0) { /* it has just ended, which CRIU will see */
+	/* The process has just ended, which CRIU will notice. */
+	if (gcr_proc_stat(pid, &stat) < 0) {
 		*ret_look = (struct gcr_mount_look){.kind = GCR_MOUNT_NOTHING};
 		return 0;
 	}
@@ -91,7 +95,7 @@ int gcr_mount_look(const char *mount, pid_t pid, struct gcr_mount_look *ret_look
 				     "namespace than CRIU",
 				     path);
 	value = value_of(text, "engine");
-	if (!value) /* only a process that uses a GPU itself has that */
+	if (!value) /* only processes that use a GPU themselves have this key */
 		look.kind = GCR_MOUNT_LAUNCHER;
 	else if (strncmp(value, "vmm\n", 4) != 0 && strncmp(value, "hip\n", 4) != 0)
 		return gcr_error_set(error, EOPNOTSUPP,
@@ -105,7 +109,7 @@ int gcr_mount_look(const char *mount, pid_t pid, struct gcr_mount_look *ret_look
 	return 0;
 }
 
-/* The number of an errno's name, as the daemon writes it. */
+/* The number of an errno given by its name, as the daemon writes it. */
 static int number_of(const char *name, size_t length)
 {
 	for (int number = 1; number < 256; number++) {
@@ -147,7 +151,10 @@ int gcr_mount_verb_end(const char *lines, const char *verb, int *ret_result,
 	return 0;
 }
 
-/* What the daemon says about a verb that failed; of several processes it is in `events`. */
+/*
+ * Gets the daemon's message for a verb that failed; for a verb on several processes the message is
+ * in `events`.
+ */
 static void fetch_words(const char *mount, const char *directory, off_t events_bytes,
 			const char *verb, int number, struct gcr_error *error)
 {

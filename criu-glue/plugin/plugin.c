@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* The door to CRIU: the descriptor, the hooks, the log. What they do is in dump.c and restore.c. */
+/*
+ * The interface to CRIU: the plugin's descriptor, the hooks, the log. The work is done in dump.c
+ * and restore.c.
+ */
 #include "criu-glue/plugin/plugin.h"
 
 #include <errno.h>
@@ -42,9 +45,9 @@ static int is_cuda_plugin(struct dl_phdr_info *info, size_t bytes, void *data)
 }
 
 /*
- * CRIU's own plugin answers the hooks for every process, and its checkpoint of one that has handed
- * out handles of its memory can never be restored. If it was loaded after us, it is not asked
- * about our processes.
+ * CRIU's own plugin handles the hooks for every process, and its checkpoint of a process that has
+ * exported handles of its memory can never be restored. A plugin that was loaded after ours is not
+ * called for our processes.
  */
 static int refuse_rival(void)
 {
@@ -70,14 +73,14 @@ static int plugin_init(int stage)
 	case GCR_CRIU_STAGE_RESTORE:
 		r = gcr_restore_begin();
 		break;
-	default: /* a pre-dump lets the programs run on */
+	default: /* a pre-dump does not stop the programs for long: nothing to do */
 		return 0;
 	}
 	is_active = r > 0;
 	return r < 0 ? -1 : 0;
 }
 
-/* Was CRIU started as a command, so that its exit status is read by whoever restores? */
+/* Was CRIU started as a command, so that the user who restores gets its exit status? */
 static bool is_command(void)
 {
 	_cleanup_free_ char *text = NULL;
@@ -102,7 +105,7 @@ static void plugin_exit(int stage, int result)
 	if (stage == GCR_CRIU_STAGE_DUMP)
 		gcr_dump_end(result != 0);
 	else if (stage == GCR_CRIU_STAGE_RESTORE && !gcr_restore_end(result != 0) && is_command())
-		_exit(1); /* there is no other way to say it; everything else is done */
+		_exit(1); /* the only way to report the failure; all other work is done */
 }
 
 static int pause_devices(int pid)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The CRIU plugin: programs that use a GPU are dumped and restored by anybody's CRIU, without its
- * user knowing of gpucrfs. All of it is in CRIU's process (keeper.c is a child of it), one thread,
- * as CRIU's hooks are called. Nothing here knows the driver or the preload library: it reads and
- * writes the mount's files (gpucrfs(5)) and those of CRIU's images.
+ * The CRIU plugin: with it any CRIU can dump and restore programs that use a GPU, without its user
+ * knowing of gpucrfs. All of it runs in CRIU's process (keeper.c in a child of it), in one thread,
+ * when CRIU calls its hooks. The plugin knows neither the driver nor the preload library: it reads
+ * and writes the mount's files (gpucrfs(5)) and those of CRIU's images.
  */
 #ifndef GCR_CRIU_PLUGIN_PLUGIN_H
 #define GCR_CRIU_PLUGIN_PLUGIN_H
@@ -16,9 +16,9 @@
 #include "lib/error.h"
 
 #define GCR_PLUGIN_NAME	  "gpucr_plugin"
-#define GCR_IMAGES_PREFIX "gpucr-" /* and the pid in the program's own pid namespace */
+#define GCR_IMAGES_PREFIX "gpucr-" /* followed by the pid in the program's own pid namespace */
 
-/* plugin.c: into CRIU's log, one line each. */
+/* plugin.c: writes a line to CRIU's log. */
 enum gcr_plugin_level {
 	GCR_PLUGIN_ERROR = 1,
 	GCR_PLUGIN_WARNING = 2,
@@ -31,71 +31,77 @@ void gcr_plugin_log(enum gcr_plugin_level level, const char *format, ...)
 /* mount.c */
 
 /*
- * Where a gpucrfs is mounted: GPUCR_MOUNT, else the first mount of type fuse.gpucrfs that root or
- * this user has made (an ordinary user can give any name to a mount). For the caller to free.
- * -ENOENT: there is none; -EINVAL, -ENOTCONN (no daemon answers), ...: there should be, with words.
+ * Finds the mount point of a gpucrfs: GPUCR_MOUNT, else the first mount of type fuse.gpucrfs that
+ * root or this user has made (an ordinary user can give any name to a mount). The caller frees it.
+ * -ENOENT: there is none; -EINVAL, -ENOTCONN (no daemon answers), ..., with a message: there should
+ * be one.
  */
 int gcr_mount_find(char **ret_mount, struct gcr_error *error);
 
 enum gcr_mount_kind {
-	GCR_MOUNT_NOTHING,  /* no directory: the process uses no GPU */
-	GCR_MOUNT_LAUNCHER, /* only processes below it do */
+	GCR_MOUNT_NOTHING,  /* no directory: the process does not use a GPU */
+	GCR_MOUNT_LAUNCHER, /* only its descendants use one */
 	GCR_MOUNT_PROCESS,
 };
 
 struct gcr_mount_look {
 	enum gcr_mount_kind kind;
 	bool is_frozen;
-	bool has_own_plugin; /* of its vendor, for what stays on the GPU: that is to be asked too */
+	/* The vendor has a plugin of its own for memory that stays on the GPU: call that too. */
+	bool has_own_plugin;
 	uint64_t start_ticks;
 };
 
 /*
- * What the mount says of a process. With words: -EXDEV: its pids are those of another pid
- * namespace; -EOPNOTSUPP: it is not of the engine vmm or hip; -EACCES; -ENOTCONN; ...
+ * Looks up a process in the mount. Errors, with a message: -EXDEV the mount's pids are those of
+ * another pid namespace; -EOPNOTSUPP its engine is neither vmm nor hip; -EACCES; -ENOTCONN; ...
  */
 int gcr_mount_look(const char *mount, pid_t pid, struct gcr_mount_look *ret_look,
 		   struct gcr_error *error);
 
 /*
- * Write a verb to MOUNT/DIRECTORY/ctl (@directory "": the root's) and wait for its end, or with
- * O_NONBLOCK in @flags until it is accepted. The words are those of the daemon.
+ * Writes a verb to MOUNT/DIRECTORY/ctl (@directory "": the root's) and waits for its end, or with
+ * O_NONBLOCK in @flags until it is accepted. The error message is the daemon's.
  */
 int gcr_mount_write(const char *mount, const char *directory, const char *verb, int flags,
 		    struct gcr_error *error);
 
 /*
- * The end of a verb in lines of `events` (they begin with a time, an id and a generation): 1 and
- * *ret_result is 0 or -errno, with the daemon's words; 0: it is not among them.
+ * Finds the end of a verb in lines of `events` (which begin with a time, an id and a generation).
+ * 1: found, *ret_result is 0 or -errno, with the daemon's message; 0: not found.
  */
 int gcr_mount_verb_end(const char *lines, const char *verb, int *ret_result,
 		       struct gcr_error *error);
 
 /* copy.c */
 
-/* Who may have made the files that are copied. */
+/* The expected owner of the files that are copied. */
 struct gcr_copy_owner {
-	bool is_checked; /* regular files and directories of @uid that nobody else can write */
+	/* Accept only regular files and directories of @uid that no other user can write. */
+	bool is_checked;
 	uid_t uid;
 };
 
 /*
- * Copy a snapshot (gpucrfs(5), SNAPSHOT FORMAT) from one directory into another, empty one: its
- * manifest last, and only that which was there at the beginning too. Holes stay holes. With words:
- * -ENOENT: there is no manifest, or a file has vanished; -ESTALE: it has changed meanwhile; -EPERM:
- * not the owner's alone; -ENOSPC, -EIO, ...
+ * Copies a snapshot (gpucrfs-snapshot(5)) from one directory into another, empty one: the manifest
+ * last, and only if the same manifest was there at the beginning. Holes are preserved. Errors, with
+ * a message: -ENOENT there is no manifest, or a file has vanished; -ESTALE the snapshot changed
+ * during the copy; -EPERM another user owns or can write a file; -ENOSPC, -EIO, ...
  */
 int gcr_snapshot_copy(int from_fd, int to_fd, const struct gcr_copy_owner *owner,
 		      struct gcr_error *error);
 
-/* Remove GCR_IMAGES_PREFIX@number from the images, if it is there. */
+/* Removes GCR_IMAGES_PREFIX@number from the images, if it exists. */
 int gcr_images_remove(int images_fd, long number, struct gcr_error *error);
 
-/* Calls @visit with each number for which there is such a name, until it returns non-zero. */
+/* Calls @visit with the number of each such name, until @visit returns non-zero. */
 int gcr_images_each(int images_fd, int (*visit)(long number, void *data), void *data,
 		    struct gcr_error *error);
 
-/* The pid of a process in its innermost pid namespace: the same before and after. */
+/*
+ * The pid of a process in its innermost pid namespace, which is the same before a dump and after a
+ * restore.
+ */
 int gcr_own_pid(pid_t pid, pid_t *ret_own_pid, struct gcr_error *error);
 
 /* keeper.c */
@@ -106,16 +112,19 @@ struct gcr_kept {
 };
 
 /*
- * Start a process that outlives CRIU, and thaws in the end what is not killed: whether that is so
- * is not told to plugins, and CRIU may be killed. *ret_fd: when its last copy is closed, the dump
- * is over. -EAGAIN, ...: there is none.
+ * Starts a process that outlives CRIU and finally thaws the programs that are not killed: plugins
+ * cannot know which are, and CRIU may be killed. The dump counts as over when the last copy of
+ * *ret_fd is closed. -EAGAIN, ...: the process could not be started.
  */
 int gcr_keeper_start(const char *mount, const struct gcr_kept *kept, size_t count, int *ret_fd,
 		     struct gcr_error *error);
-/* Before that: nothing was frozen. */
+/* Ends the keeper before *ret_fd is closed: nothing was frozen. */
 void gcr_keeper_dismiss(int fd);
 
-/* dump.c, restore.c: what plugin.c calls. Hooks return 0, -ENOTSUP or -1, and have logged. */
+/*
+ * dump.c, restore.c: the functions that plugin.c calls. Hooks return 0, -ENOTSUP or -1, and have
+ * logged the reason.
+ */
 int gcr_dump_begin(void);
 int gcr_dump_pause(pid_t pid);
 int gcr_dump_save(pid_t pid);
@@ -123,7 +132,7 @@ void gcr_dump_end(bool failed);
 
 int gcr_restore_begin(void);
 int gcr_restore_resume(pid_t pid);
-/* false: a program stands still, as the log says. */
+/* False: a program stands still; the reason is in the log. */
 bool gcr_restore_end(bool failed);
 
 #endif

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
- * A restore. What can fail is done first, while CRIU has made no process yet: for each snapshot
- * among the images a place is made in the mount (gpucrfs(5)), and the files are copied into it.
- * When the processes are there, but stopped, the daemon is only told their pids: the thaw needs
- * threads of theirs to run, so it is waited for at the end. Their libraries are parked with the
- * gate closed; if anything fails they stand there and compute nothing.
+ * A restore. Steps that can fail come first, before CRIU has made a process: for each snapshot
+ * among the images a place (a directory for a dumped process, gpucrfs-dump(7)) is made in the
+ * mount, and the files are copied into it. When the processes exist, still stopped, the daemon is
+ * only told their pids: a thaw needs running threads of theirs, so its end is waited for when the
+ * restore ends. The processes' libraries are parked with the gate closed; if anything fails, the
+ * processes wait there and compute nothing.
  */
 #include "criu-glue/plugin/plugin.h"
 
@@ -25,15 +26,16 @@
 
 #define NAMES_MAX   100
 #define NAME_BYTES  64
-#define POLL_MS	    500 /* then it is looked whether the process is still there */
+#define POLL_MS	    500 /* interval of checking that the process still exists */
 #define LINES_BYTES 65536
 
 struct place {
-	char name[NAME_BYTES]; /* in the mount */
-	pid_t own_pid;	       /* in the program's pid namespace, by which it is known again */
+	char name[NAME_BYTES]; /* of the directory in the mount */
+	pid_t own_pid;	       /* in the program's pid namespace; identifies the process */
 	pid_t pid;	       /* 0: not restored (yet) */
-	int answer;	       /* of the hook: 0, or -ENOTSUP if the vendor's is to be asked too */
-	int events_fd;	       /* where the end of the thaw will be told; -1: not asked for */
+	/* The hook's result: 0, or -ENOTSUP if the vendor's plugin is to be called too. */
+	int answer;
+	int events_fd; /* reports the end of the thaw; -1: no thaw requested */
 	bool failed;
 };
 
@@ -49,7 +51,7 @@ static int log_error(const struct gcr_error *error)
 	return -1;
 }
 
-/* With all that is in it. */
+/* Removes the place with its contents. */
 static void remove_place(const struct place *place)
 {
 	_cleanup_free_ char *path = NULL;
@@ -102,7 +104,7 @@ static int fill_place(const struct place *place, int from, const struct gcr_copy
 	return gcr_snapshot_copy(from, to, owner, error);
 }
 
-/* Was it frozen by the engine that leaves a part to the vendor's plugin? */
+/* Was the process frozen by the engine that leaves a part to the vendor's plugin? */
 static bool has_own_plugin(int fd)
 {
 	_cleanup_close_ int manifest_fd = gcr_beneath_open_file(fd, "manifest", NULL);
@@ -159,17 +161,20 @@ static int count(long number, void *data)
 	return 0;
 }
 
-/* Were the images made with this plugin? CRIU 4.0 does not say, nor do its images. */
+/*
+ * Were the images made with this plugin? CRIU 4.0 and its images do not tell: *ret_is_known is
+ * false then.
+ */
 static bool is_in_inventory(bool *ret_is_known)
 {
-	/* True of any name: the images are from a CRIU that had no list of them. */
+	/* True for any name: the images are from a CRIU that had no list of plugins. */
 	*ret_is_known = check_and_remove_inventory_plugin &&
 			!check_and_remove_inventory_plugin("?", 1);
 	return *ret_is_known &&
 	       check_and_remove_inventory_plugin(GCR_PLUGIN_NAME, strlen(GCR_PLUGIN_NAME));
 }
 
-/* 1: there is something to be done; 0: there is not; -1. */
+/* 1: there is something to do; 0: nothing; -1. */
 int gcr_restore_begin(void)
 {
 	struct gcr_error error = {0};
@@ -218,7 +223,7 @@ int gcr_restore_begin(void)
 	return 1;
 }
 
-/* The thaw is accepted, or why not. */
+/* Tells the daemon to thaw the process. Returns 0 when the thaw has been accepted. */
 static int notify(struct place *place, pid_t pid, struct gcr_error *error)
 {
 	_cleanup_free_ char *path = NULL;
@@ -266,7 +271,7 @@ int gcr_restore_resume(pid_t pid)
 	return -ENOTSUP;
 }
 
-/* Is it there, and can it run? */
+/* Does the process exist, and can it run? */
 static bool can_run(pid_t pid)
 {
 	struct gcr_proc_stat stat;
@@ -274,7 +279,10 @@ static bool can_run(pid_t pid)
 	return !gcr_proc_stat(pid, &stat) && !strchr("TZX", stat.state);
 }
 
-/* As the mount says: also if nobody tells it who opened `events` before. */
+/*
+ * According to the mount: so the end of the thaw is noticed even if no event arrives on the open
+ * `events`.
+ */
 static bool is_running(const struct place *place)
 {
 	_cleanup_free_ char *path = NULL;
@@ -284,7 +292,7 @@ static bool is_running(const struct place *place)
 	       !gcr_file_read(path, &text, NULL) && strstr(text, "\nstate running\n");
 }
 
-/* How the thaw has ended: 0, or -errno with words. */
+/* Waits for the end of the thaw: 0, or -errno with a message. */
 static int wait_thawed(const struct place *place, struct gcr_error *error)
 {
 	_cleanup_free_ char *lines = calloc(1, LINES_BYTES);
@@ -307,7 +315,7 @@ static int wait_thawed(const struct place *place, struct gcr_error *error)
 			last = strrchr(lines, '\n');
 			if (last && gcr_mount_verb_end(lines, "thaw", &result, error) == 1)
 				return result;
-			if (last) { /* only what is not a line yet is looked at again */
+			if (last) { /* keeps only the incomplete last line */
 				bytes -= (size_t)(last + 1 - lines);
 				memmove(lines, last + 1, bytes + 1);
 			}

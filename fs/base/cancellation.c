@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* It is counted how many are left; what could not be undone counts more than what went through. */
+/* Counts the verbs that are left. EIO (not rolled back) takes precedence over EBUSY (completed). */
 #include "fs/base/cancellation.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 
 struct gcr_cancellation {
 	atomic_int pending;
-	atomic_int error; /* positive */
+	atomic_int error; /* positive errno */
 	struct gcr_waiter *waiter;
 };
 

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* One `cancel`, and all that it has to wait for before its writer is answered. */
+/* One `cancel` and the verbs whose end it has to wait for before its writer is answered. */
 #ifndef GCR_FS_BASE_CANCELLATION_H
 #define GCR_FS_BASE_CANCELLATION_H
 
 struct gcr_waiter;
-struct gcr_cancellation; /* it goes with the last that it waits for */
+struct gcr_cancellation; /* freed when the last of these verbs has ended */
 
 /*
- * For @waiter, to which a reference is taken. Until the first gcr_cancellation_end() it waits for
- * the caller, so that it cannot end before all have been stopped. -ENOMEM.
+ * Creates a cancellation for @waiter, of which it takes a reference. The cancellation first waits
+ * for the caller, until one call of gcr_cancellation_end(), so that it cannot end before all verbs
+ * have been stopped. -ENOMEM.
  */
 int gcr_cancellation_create(struct gcr_waiter *waiter, struct gcr_cancellation **ret_cancellation);
-/* There was nothing to cancel: nobody is answered. NULL is allowed. */
+/* Frees a cancellation that found nothing to cancel, without an answer. NULL is allowed. */
 void gcr_cancellation_destroy(struct gcr_cancellation *cancellation);
-/* It has to wait for one more. */
+/* Adds one verb to wait for. */
 void gcr_cancellation_hold(struct gcr_cancellation *cancellation);
 /*
- * One of them has ended: with a positive errno, EBUSY: it went through all the same, EIO: it could
- * not be undone, or 0. With the last one the waiter is answered. No lock may be held.
+ * One of the verbs has ended. @error_number: 0, EBUSY (the verb completed all the same) or EIO (the
+ * verb could not be rolled back). The last call answers the waiter. No lock may be held.
  */
 void gcr_cancellation_end(struct gcr_cancellation *cancellation, int error_number);
 

@@ -8,7 +8,9 @@
 #include "lib/clock.h"
 #include "lib/error.h"
 
-/* How verbs end, and why writes are refused: gpucrfs(5), ERRORS. The first is success. */
+/*
+ * Results of verbs and reasons for refused writes: gpucrfs-verbs(7), ERRORS. The first is success.
+ */
 static const int results[] = {
 	0,	E2BIG,	EACCES,	  EAGAIN,     EBUSY,  ECANCELED, EDQUOT,
 	EEXIST, EINTR,	EINVAL,	  EIO,	      EMFILE, ENFILE,	 ENODEV,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How many verbs have ended, and how; thread-safe. The root's `metrics` file shows them. */
+/* Counters of ended verbs and their results, shown in the root's `metrics` file. Thread-safe. */
 #ifndef GCR_FS_BASE_COUNTERS_H
 #define GCR_FS_BASE_COUNTERS_H
 
@@ -9,13 +9,13 @@
 
 #include "fs/base/state.h"
 
-#define GCR_COUNTERS_RESULTS 22 /* success, known errors, all others */
+#define GCR_COUNTERS_RESULTS 22 /* success, known errors, and one for all others */
 
 struct gcr_counters {
-	int64_t started_usec; /* real time: since when it counts */
+	int64_t started_usec; /* real time: start of counting */
 	struct {
 		_Atomic uint64_t ended[GCR_COUNTERS_RESULTS];
-		_Atomic uint64_t usec; /* of those that succeeded */
+		_Atomic uint64_t usec; /* of successful verbs */
 		_Atomic uint64_t bytes;
 	} verbs[GCR_VERBS_COUNT];
 	_Atomic uint64_t refusals[GCR_COUNTERS_RESULTS];
@@ -24,14 +24,14 @@ struct gcr_counters {
 int gcr_counters_create(struct gcr_counters **ret_counters);
 void gcr_counters_destroy(struct gcr_counters *counters);
 
-/* One verb for one process has ended with @error_number (0 or positive errno). */
+/* Counts the end of one verb for one process with @error_number (0 or positive errno). */
 void gcr_counters_verb(struct gcr_counters *counters, enum gcr_verb verb, int error_number,
 		       int64_t duration_usec, uint64_t bytes);
 
-/* A write to a ctl file was refused with @error_number: no verb has begun. */
+/* Counts a write to a ctl file that was refused with @error_number, before any verb began. */
 void gcr_counters_refusal(struct gcr_counters *counters, int error_number);
 
-/* "ok", the name of an error, or "other"; NULL: there is no such result. */
+/* Name of a result: "ok", an error's name, or "other"; NULL: there is no such result. */
 const char *gcr_counters_result(size_t index);
 
 #endif

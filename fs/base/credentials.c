@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Who opens, who writes, and what both of them may: read from requests and from /proc. */
+/*
+ * Credentials of openers and writers, and the rights common to both: read from requests and /proc.
+ */
 #define FUSE_USE_VERSION 314
 #include "fs/base/credentials.h"
 
@@ -25,7 +27,10 @@
 
 #define PATH_BYTES 32
 
-/* 1, 0, or -errno. *@ret_fd (may be NULL) is held open: no later namespace is taken for it. */
+/*
+ * Is the process in our namespace of this kind? 1, 0, or -errno. *@ret_fd (may be NULL) keeps
+ * another namespace open, so that its inode number is not reused.
+ */
 static int is_in_ours(pid_t pid, const char *name, int *ret_fd)
 {
 	_cleanup_close_ int fd = -1;
@@ -44,7 +49,7 @@ static int is_in_ours(pid_t pid, const char *name, int *ret_fd)
 	return result;
 }
 
-/* Its map can be read without waiting for it. */
+/* Does the process have our uid map? Reading the map does not wait for the process. */
 static bool has_our_map(pid_t pid)
 {
 	_cleanup_free_ char *ours = NULL, *its = NULL;
@@ -67,8 +72,8 @@ bool gcr_credentials_are_contained(pid_t pid)
 #define UNCONTAINED_USEC (1 * GCR_USEC_PER_SEC)
 
 /*
- * Processes that are not contained, each in the place that its number gives it. A number that
- * another process gets has another inode in /proc from then on.
+ * Cache of processes that are not contained, indexed by pid. A reused pid has another inode in
+ * /proc.
  */
 static struct {
 	pthread_mutex_t lock; /* a leaf */
@@ -118,11 +123,12 @@ uid_t gcr_credentials_counted(pid_t pid, uid_t uid)
 
 	if (uid)
 		return uid;
-	/* Of a process in a pid namespace below ours there are several. */
+	/* A process in a pid namespace below ours has several pids. */
 	if (pid <= 0 || gcr_proc_status(pid, &status) < 0 || status.ns_pids_count != 1)
 		return GCR_QUOTA_OTHER_ROOT;
 	result = is_in_ours(pid, "user", NULL);
-	/* Lookers may be busy with others' processes: root of the host has to get in all the same.
+	/*
+	 * The lookers may be busy with other users' processes; root of the host must get in anyway.
 	 */
 	if (result < 0)
 		result = has_our_map(pid);
@@ -207,7 +213,7 @@ struct gcr_rights gcr_parties_rights(const struct gcr_parties *parties)
 {
 	const struct gcr_credentials *opener = parties->opener, *writer = parties->writer;
 	uid_t uid = opener->uid ? opener->uid : writer->uid;
-	/* Of two roots, the one that is limited. */
+	/* Of two roots, the limited one. */
 	uid_t root = opener->counted ? opener->counted : writer->counted;
 
 	return (struct gcr_rights){
@@ -230,12 +236,12 @@ bool gcr_rights_are_roots(const struct gcr_rights *rights)
 	return !rights->uid && rights->is_local && rights->capabilities >> CAP_SYS_ADMIN & 1;
 }
 
-/* ---- opening a file for them ---- */
+/* ---- opening a file with given rights ---- */
 
-/* What the file system that the file is in may take. */
+/* Time limit for the file's file system. */
 #define OPEN_USEC (10 * GCR_USEC_PER_SEC)
 
-/* All its own: a thread that waits for somebody's file system may outlive the call. */
+/* Shared with a thread that may outlive the call while it waits for a user's file system. */
 struct opening {
 	struct gcr_rights rights;
 	char *path;
@@ -246,7 +252,7 @@ struct opening {
 	pthread_cond_t ended;
 	unsigned int users;
 	bool has_ended;
-	int result; /* the descriptor, -1: somebody has it; or -errno */
+	int result; /* the descriptor; -1: passed to the caller; or -errno */
 };
 
 static void opening_unref(struct opening *opening)
@@ -271,8 +277,8 @@ static void opening_unref(struct opening *opening)
 GCR_DEFINE_CLEANUP(struct opening *, opening_unref);
 
 /*
- * Of the calling thread only, for the system calls know of threads and not of processes; libc's
- * functions of these names would change all threads.
+ * Changes the rights of the calling thread only: the system calls apply to a thread; libc's
+ * wrappers would change all threads.
  */
 static int assume(const struct gcr_rights *rights)
 {
@@ -281,7 +287,7 @@ static int assume(const struct gcr_rights *rights)
 
 	if (syscall(SYS_setgroups, 0, NULL) < 0)
 		return -errno;
-	/* Neither of the two says whether it has succeeded. */
+	/* Neither call reports whether it has succeeded. */
 	setfsgid(rights->gid);
 	setfsuid(rights->uid);
 	if ((gid_t)setfsgid((gid_t)-1) != rights->gid || (uid_t)setfsuid((uid_t)-1) != rights->uid)
@@ -346,7 +352,7 @@ int gcr_rights_open(const struct gcr_rights *rights, const char *path, int flags
 	pthread_cond_init(&opening->ended, NULL);
 	if (!opening->path)
 		return -ENOMEM;
-	/* The rights end with the thread. */
+	/* The changed rights end with the thread. */
 	opening->users = 2;
 	result = pthread_create(&thread, NULL, open_as, opening);
 	if (result) {

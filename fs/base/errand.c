@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The list of errands, and the counts that are made of it. */
+/* The list of errands; the limits are checked by counting it. */
 #include "fs/base/errand.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "lib/clock.h"
 #include "lib/lock.h"
 
-/* Between looks whether the wait is to end. */
+/* Interval between checks whether to stop waiting. */
 #define LOOK_USEC (50 * GCR_USEC_PER_MSEC)
 
 struct gcr_errand {
@@ -28,7 +28,7 @@ static struct {
 	struct gcr_errand *list;
 } errands = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
 
-/* Before and after their owner's name. */
+/* For messages: the text before and after the owner's name. */
 static const char *const words[GCR_ERRAND_KINDS_COUNT][2] = {
 	[GCR_ERRAND_LOOK] = {"looks at what processes of ", " have open"},
 	[GCR_ERRAND_DIGEST] = {"readings of files that processes of ", " have open"},
@@ -37,10 +37,10 @@ static const char *const words[GCR_ERRAND_KINDS_COUNT][2] = {
 
 struct count {
 	size_t all;
-	size_t left; /* of these */
+	size_t left; /* how many of these are left behind */
 };
 
-/* Those that take places from @errand: of its owner, or of all users. */
+/* Counts the errands that share slots with @errand: those of its owner, or of all users. */
 static struct count count_locked(const struct gcr_errand *errand, bool of_all)
 {
 	struct count count = {0};
@@ -67,7 +67,7 @@ static int refuse(const struct gcr_errand *errand, bool of_all, struct gcr_error
 			     words[errand->kind][0], whose, words[errand->kind][1]);
 }
 
-/* 0: it is in the list; -EAGAIN: it has to wait; -EBUSY. */
+/* 0: the errand is in the list; -EAGAIN: the errand has to wait; -EBUSY. */
 static int try_locked(struct gcr_errand *errand, struct gcr_error *error)
 {
 	size_t own_most = errand->is_limited ? GCR_ERRAND_USER_MAX : GCR_ERRAND_ROOT_MAX;
@@ -130,7 +130,7 @@ void gcr_errand_leave(struct gcr_errand *errand)
 {
 	GCR_LOCK_SCOPE(&errands.lock);
 	errand->is_left = true;
-	/* Who waits for a place may have to be told that none will be free. */
+	/* Waiting callers may have to fail, because no slot will become free. */
 	pthread_cond_broadcast(&errands.ended);
 }
 

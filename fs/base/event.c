@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Event logs in memory and those who wait for them. `lock` guards all fields of a log and of its
- * readers; poll notifications are sent after it is released.
+ * Event logs in memory, and their pollers. `lock` guards all fields of a log and of its readers;
+ * poll notifications are sent after it is released.
  */
 #include "fs/base/event.h"
 
@@ -20,7 +20,7 @@
 
 struct line {
 	uint32_t bytes;
-	uid_t uid; /* who has brought it about */
+	uid_t uid; /* the user to whom the line counts */
 };
 
 struct gcr_event_log {
@@ -29,19 +29,19 @@ struct gcr_event_log {
 	char *bytes;
 	size_t size;
 	size_t capacity;
-	struct line *lines; /* that these bytes are */
+	struct line *lines; /* the lines that make up `bytes` */
 	size_t lines_count;
 	size_t lines_capacity;
 	int64_t mtime_usec; /* real time */
 	struct gcr_event_reader *readers;
-	uint64_t round; /* of notifications: how many have begun */
+	uint64_t round; /* number of notification rounds begun */
 };
 
 struct gcr_event_reader {
 	struct gcr_event_log *log;
 	uint64_t read_end; /* the furthest byte handed out */
 	struct fuse_pollhandle *poller;
-	uint64_t poller_round; /* of the log, when the poller came */
+	uint64_t poller_round; /* round of the log when the poller came */
 	struct gcr_event_reader *next;
 };
 
@@ -74,7 +74,7 @@ void gcr_event_log_unref(struct gcr_event_log *log)
 	free(log);
 }
 
-/* What a user has of the older half. */
+/* A user's bytes in the older half. */
 struct share {
 	uid_t uid;
 	size_t bytes;
@@ -95,7 +95,7 @@ static int by_bytes(const void *first, const void *second)
 	return a > b ? -1 : a < b;
 }
 
-/* The users of these lines, in the order of their ids; *ret_count of them. NULL: no memory. */
+/* Sums up the lines by user, in order of uid; *ret_count users. NULL: no memory. */
 static struct share *find_shares(const struct line *lines, size_t count, size_t *ret_count)
 {
 	struct share *shares = calloc(count ? count : 1, sizeof(*shares));
@@ -116,7 +116,10 @@ static struct share *find_shares(const struct line *lines, size_t count, size_t 
 	return shares;
 }
 
-/* Who has the most of them loses all, then the next one, until so many bytes are free. */
+/*
+ * Selects the users who lose all of these lines: those with the most bytes first, until
+ * @wanted_bytes are free.
+ */
 static struct share *choose(const struct line *lines, size_t count, size_t wanted_bytes,
 			    size_t *ret_count)
 {
@@ -142,7 +145,7 @@ static bool is_cut(const struct share *shares, size_t count, uid_t uid)
 	return share && share->is_cut;
 }
 
-/* Lines are cut out of the older half. Readers start again at what is left. */
+/* Cuts lines out of the older half. Positions of readers there are reset to the start. */
 static void rotate(struct gcr_event_log *log)
 {
 	_cleanup_free_ struct share *shares = NULL;
@@ -199,7 +202,7 @@ static int reserve(struct gcr_event_log *log, size_t more)
 	return 0;
 }
 
-/* "TIME WORDS\n", never longer than LINE_BYTES_MAX, never more than one line. */
+/* Formats "TIME WORDS\n": at most LINE_BYTES_MAX, always a single line. */
 static size_t format_line(char *line, int64_t now_usec, const char *format, va_list arguments)
 {
 	time_t seconds = now_usec / GCR_USEC_PER_SEC;
@@ -223,9 +226,9 @@ static size_t format_line(char *line, int64_t now_usec, const char *format, va_l
 }
 
 /*
- * Take the poll handle of a reader that came before this round, NULL when there is none left. The
- * caller notifies it unlocked. One that polls again at once waits for the next round: else a reader
- * could keep the caller here for ever.
+ * Takes the poll handle of a reader that polled before this round; NULL when none is left. The
+ * caller notifies it without the lock. A reader that polls again at once waits for the next round:
+ * otherwise it could keep the caller here forever.
  */
 static struct fuse_pollhandle *take_poller(struct gcr_event_log *log, uint64_t round)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Event logs: append-only text with a true size and mtime, which poll(2) and `tail -f` follow.
- * The daemon has one, every process has one.
+ * Event logs: append-only text with a true size and mtime, which poll(2) and `tail -f` follow. The
+ * daemon has one, and each process has one.
  */
 #ifndef GCR_FS_BASE_EVENT_H
 #define GCR_FS_BASE_EVENT_H
@@ -13,32 +13,35 @@
 #include <stdint.h>
 
 /*
- * Past this, lines are cut out of the older half: those of the users who have the most there, until
- * a quarter is free. So nobody pushes out the history of others. To readers it is as log rotation
- * by truncation.
+ * Size limit. A log that would exceed the limit drops lines of its older half: those of the users
+ * with the most bytes there, until a quarter is free. So no user can displace the history of
+ * others. Readers see a log rotation by truncation.
  */
 #define GCR_EVENT_LOG_BYTES_MAX (1024 * 1024)
 
 struct gcr_event_log;	 /* reference-counted */
-struct gcr_event_reader; /* one open file: where it has read to, who polls it */
+struct gcr_event_reader; /* one open file: its read position and its poller */
 
 int gcr_event_log_create(struct gcr_event_log **ret_log);
 struct gcr_event_log *gcr_event_log_ref(struct gcr_event_log *log);
 void gcr_event_log_unref(struct gcr_event_log *log);
 
 /*
- * Append one line "TIME WORDS\n", TIME being UTC as in 2026-01-31T23:59:59.000000Z, and wake
- * the pollers. No lock may be held that a FUSE notification could need.
+ * Appends one line "TIME WORDS\n", with TIME in UTC as 2026-01-31T23:59:59.000000Z, and wakes the
+ * pollers. No lock may be held that a FUSE notification could need.
  */
 void gcr_event_log_append(struct gcr_event_log *log, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* The two halves of it: the line, under any lock; and waking the pollers, under none. */
+/*
+ * The two halves of gcr_event_log_append(): appending the line, under any lock; and waking the
+ * pollers, under none.
+ */
 void gcr_event_log_put(struct gcr_event_log *log, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 void gcr_event_log_notify(struct gcr_event_log *log);
 
-/* The same of a line that this user has brought about; of the others root has. */
+/* The same for a line that counts to user @uid; lines of the functions above count to root. */
 void gcr_event_log_append_of(struct gcr_event_log *log, uid_t uid, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 void gcr_event_log_put_of(struct gcr_event_log *log, uid_t uid, const char *format, ...)
@@ -46,17 +49,17 @@ void gcr_event_log_put_of(struct gcr_event_log *log, uid_t uid, const char *form
 
 void gcr_event_log_stat(struct gcr_event_log *log, uint64_t *ret_bytes, int64_t *ret_mtime_usec);
 
-/* A reader holds a reference to the log. */
+/* The reader holds a reference to the log. */
 int gcr_event_reader_create(struct gcr_event_log *log, struct gcr_event_reader **ret_reader);
 void gcr_event_reader_destroy(struct gcr_event_reader *reader);
 
-/* Copy up to @size bytes from @offset; returns how many (0 at the end). */
+/* Copies up to @size bytes from @offset; returns their number (0 at the end). */
 size_t gcr_event_reader_read(struct gcr_event_reader *reader, uint64_t offset, char *buffer,
 			     size_t size);
 
 /*
- * Is there something this reader has not read? Takes @handle (may be NULL), which is notified
- * once at the next append.
+ * Are there unread bytes? Takes ownership of @handle (may be NULL), which is notified once at the
+ * next append.
  */
 bool gcr_event_reader_poll(struct gcr_event_reader *reader, struct fuse_pollhandle *handle);
 

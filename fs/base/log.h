@@ -7,12 +7,12 @@
 #include <sys/types.h>
 #include <syslog.h>
 
-/* From now on messages go to syslog(3), that is the journal: for a daemon without a terminal. */
+/* Sends further messages to syslog(3), and so to the journal: for a daemon without a terminal. */
 void gcr_log_to_syslog(void);
 
 /*
- * @level is one of syslog's (LOG_ERR, LOG_WARNING, LOG_NOTICE, LOG_INFO); @pid the process it is
- * about, 0 for none. Control characters are replaced: a process name cannot forge a line.
+ * Logs one line. @level is one of syslog's (LOG_ERR, LOG_WARNING, LOG_NOTICE, LOG_INFO); @pid is
+ * the process concerned, or 0. Control characters are replaced: a process name cannot forge a line.
  */
 void gcr_log(int level, pid_t pid, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

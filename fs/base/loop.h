@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One thread that sleeps in epoll for all descriptors the daemon waits on: pidfds, the socket of
- * the preload libraries and its connections. A source is named by a handler and a number, never by
- * a pointer, so that an event that comes late cannot meet freed memory.
+ * One thread that waits in epoll for the daemon's descriptors: pidfds, the socket of the preload
+ * libraries and its connections. A source is named by a handler and a number, never by a pointer,
+ * so that a late event cannot access freed memory.
  */
 #ifndef GCR_FS_BASE_LOOP_H
 #define GCR_FS_BASE_LOOP_H
@@ -13,8 +13,8 @@ enum gcr_loop_source {
 	GCR_LOOP_PROCESS,    /* number: serial of the process that has ended */
 	GCR_LOOP_LISTENER,   /* number: 0 */
 	GCR_LOOP_CONNECTION, /* number: id of the connection */
-	GCR_LOOP_RECEIVER,   /* number: 0; one of fs/helper/receiver.c has ended */
-	GCR_LOOP_EMPTYING,   /* number: 0; one of fs/engine/emptying.c has ended */
+	GCR_LOOP_RECEIVER,   /* number: 0; a receiver of fs/helper/receiver.c has ended */
+	GCR_LOOP_EMPTYING,   /* number: 0; a helper of fs/engine/emptying.c has ended */
 	GCR_LOOP_SOURCES_COUNT,
 };
 
@@ -24,17 +24,20 @@ typedef void gcr_loop_handler(void *context, uint32_t number);
 
 int gcr_loop_create(struct gcr_loop **ret_loop);
 
-/* Ends the thread: afterwards no handler runs. Once, before gcr_loop_destroy(). */
+/* Stops the thread; no handler runs afterwards. Once, before gcr_loop_destroy(). */
 void gcr_loop_stop(struct gcr_loop *loop);
 
 /* NULL is allowed. */
 void gcr_loop_destroy(struct gcr_loop *loop);
 
-/* Set before the first descriptor of this source is added. Handlers run on the loop's thread. */
+/*
+ * Sets the handler of a source, before its first descriptor is added. Handlers run on the loop's
+ * thread.
+ */
 void gcr_loop_handle(struct gcr_loop *loop, enum gcr_loop_source source, gcr_loop_handler *handler,
 		     void *context);
 
-/* Call the handler when @fd is readable or hung up. Closing the descriptor takes it out. */
+/* Has the handler called when @fd is readable or hung up. Closing the descriptor removes it. */
 int gcr_loop_add(struct gcr_loop *loop, int fd, enum gcr_loop_source source, uint32_t number);
 void gcr_loop_remove(struct gcr_loop *loop, int fd);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* One for a daemon; only its main thread comes here. */
+/* State of the protected mountpoint: one per daemon, used by its main thread only. */
 #include "fs/base/mountpoint.h"
 
 #include <dirent.h>
@@ -23,7 +23,7 @@
 #define STATE_BYTES_MAX (64u << 10)
 #define RECORDS_NAME	"processes"
 
-/* A directory as it was before it was protected. */
+/* The attributes of a directory before it was protected. */
 struct bare {
 	dev_t device;
 	ino_t inode;
@@ -33,11 +33,11 @@ struct bare {
 };
 
 static struct {
-	int fd; /* -1: nothing is protected */
+	int fd; /* -1: no directory is protected */
 	struct bare bare;
 } held = {.fd = -1};
 
-/* The file system may not know flags: 0 then, and they cannot be set. */
+/* False, with flags 0, if the file system does not support flags. */
 static bool get_flags(int fd, int *ret_flags)
 {
 	*ret_flags = 0;
@@ -75,7 +75,7 @@ static int open_bare(const char *path, struct bare *ret_bare)
 	return fd;
 }
 
-/* False: there is none, or it cannot be understood. */
+/* False: there is no state file, or it is invalid. */
 static bool read_state(int runtime_fd, struct bare *ret_bare)
 {
 	_cleanup_free_ void *bytes = NULL;
@@ -145,7 +145,7 @@ void gcr_mountpoint_reopen(const char *runtime_directory, const char *path)
 	struct bare bare = {0};
 	struct stat stat;
 
-	/* Root can look into it as it is. */
+	/* Root can read the directory as it is. */
 	if (runtime_fd < 0 || !geteuid() || !read_state(runtime_fd, &bare))
 		return;
 	if (!strcmp(bare.path, path) && lstat(path, &stat) == 0 && S_ISDIR(stat.st_mode) &&
@@ -171,7 +171,7 @@ bool gcr_mountpoint_is_awaited(const char *runtime_directory)
 	return false;
 }
 
-/* One that an earlier daemon has left protected elsewhere is put back now. */
+/* Restores another directory that an earlier daemon has left protected. */
 static void put_back_other(const struct bare *left)
 {
 	struct bare now;
@@ -214,7 +214,7 @@ void gcr_mountpoint_protect(struct gcr_daemon *daemon)
 
 void gcr_mountpoint_mounted(void)
 {
-	/* fusermount3 asks whether the user may write to it. */
+	/* fusermount3 requires that the user can write to the directory. */
 	if (held.fd >= 0 && geteuid())
 		fchmod(held.fd, 0);
 }

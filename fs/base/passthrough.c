@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What libfuse before 3.17 does not know of passthrough, by the kernel's own words. Layouts and
- * numbers are those of include/uapi/linux/fuse.h, protocol 7.40 (Linux 6.9).
+ * Passthrough for libfuse before 3.17, using the kernel's protocol. Layouts and numbers are those
+ * of include/uapi/linux/fuse.h, protocol 7.40 (Linux 6.9).
  */
 #define FUSE_USE_VERSION 314
 #include "fs/base/passthrough.h"
@@ -22,15 +22,15 @@
 #include "lib/cleanup.h"
 
 #define OPCODE_INIT	 26
-#define INIT_EXT	 (1u << 30) /* flags: flags2 counts */
+#define INIT_EXT	 (1u << 30) /* flags: flags2 is valid */
 #define INIT_PASSTHROUGH (1u << 5)  /* flags2: FUSE_PASSTHROUGH, 1 << 37 */
-#define STACK_DEPTH	 1	    /* the files behind are in a tmpfs, which is on nothing */
+#define STACK_DEPTH	 1	    /* the backing files are in a tmpfs, which is not stacked */
 #define OPEN_DIRECT_IO	 (1u << 0)
 #define OPEN_PASSTHROUGH (1u << 7)
 
 #define BUCKETS	    64
 #define WAIT_NSEC   100000000
-/* Of the session's threads; the others are to read that it is closed. */
+/* Limit of waiting session threads; the others are needed to read the close requests. */
 #define WAITERS_MAX 4
 
 struct backing_map {
@@ -72,21 +72,21 @@ _Static_assert(sizeof(struct init_out) == 64, "struct fuse_init_out");
 _Static_assert(sizeof(struct backing_map) == 16, "struct fuse_backing_map");
 _Static_assert(sizeof(struct gcr_passthrough_answer) == 16, "struct fuse_open_out");
 
-/* A node that is open. */
+/* An open node. */
 struct opened {
 	struct opened *next;
 	uint64_t node;
-	ino_t ino; /* of the file behind it */
+	ino_t ino; /* of the backing file */
 	unsigned int opens;
-	int backing; /* 0: not by passthrough */
+	int backing; /* 0: no passthrough */
 };
 
 static struct {
 	struct fuse_session *session;
-	_Atomic uint64_t init; /* the request in which the kernel offers it; 0: none is waiting */
+	_Atomic uint64_t init; /* id of the request with the kernel's offer; 0: none is pending */
 	atomic_bool is_on;
 
-	pthread_mutex_t lock; /* a leaf; guards what follows */
+	pthread_mutex_t lock; /* a leaf; guards the fields below */
 	pthread_cond_t is_closed;
 	unsigned int waiters;
 	struct opened *opened[BUCKETS];
@@ -109,7 +109,7 @@ static ssize_t read_request(int fd, void *buffer, size_t size, void *data)
 	return got;
 }
 
-/* It takes CAP_SYS_ADMIN in the first user namespace, which nobody has been asked for yet. */
+/* Registering needs CAP_SYS_ADMIN in the initial user namespace; find out by trying. */
 static bool may_register(int fd)
 {
 	_cleanup_close_ int file = memfd_create("gpucrfs", MFD_CLOEXEC);
@@ -122,7 +122,7 @@ static bool may_register(int fd)
 	return backing > 0;
 }
 
-/* Say yes in libfuse's answer. */
+/* Accepts the offer in libfuse's answer. */
 static ssize_t accept_offer(int fd, struct iovec *iov)
 {
 	struct iovec changed[2] = {iov[0]};
@@ -134,7 +134,7 @@ static ssize_t accept_offer(int fd, struct iovec *iov)
 	out.flags2 |= INIT_PASSTHROUGH;
 	out.max_stack_depth = STACK_DEPTH;
 	changed[1] = (struct iovec){.iov_base = &out, .iov_len = sizeof(out)};
-	/* Who is answered next is to know. */
+	/* Set before the answer: the next request may already use passthrough. */
 	atomic_store(&passthrough.is_on, true);
 	sent = writev(fd, changed, 2);
 	if (sent < 0 || !may_register(fd))
@@ -169,7 +169,7 @@ int gcr_passthrough_start(struct fuse_session *session)
 void gcr_passthrough_stop(void)
 {
 	atomic_store(&passthrough.is_on, false);
-	/* The kernel's names for the files have gone with the session. */
+	/* The kernel's ids of the backing files ended with the session. */
 	for (size_t i = 0; i < BUCKETS; i++)
 		while (passthrough.opened[i]) {
 			struct opened *opened = passthrough.opened[i];
@@ -186,7 +186,7 @@ bool gcr_passthrough_is_on(void)
 
 static struct opened **find(uint64_t node)
 {
-	/* The lowest bits say of what kind it is. */
+	/* The lowest bits are the node's kind. */
 	struct opened **link = &passthrough.opened[(node >> 8 ^ node >> 40) % BUCKETS];
 
 	while (*link && (*link)->node != node)
@@ -194,7 +194,7 @@ static struct opened **find(uint64_t node)
 	return link;
 }
 
-/* 0: it cannot be had. */
+/* Returns the kernel's id of the backing file; 0: not available. */
 static int register_backing(int fd)
 {
 	struct backing_map map = {.fd = fd};
@@ -284,7 +284,7 @@ void gcr_passthrough_close(uint64_t node)
 		*link = closed->next;
 		pthread_cond_broadcast(&passthrough.is_closed);
 	}
-	/* Under the lock: the next open of the node is to have a file behind it of its own. */
+	/* Under the lock: the next open of the node needs a backing id of its own. */
 	if (closed && closed->backing) {
 		uint32_t backing = (uint32_t)closed->backing;
 

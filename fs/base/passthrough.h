@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Reads that the kernel serves itself: a file of the mount that is opened for reading goes, where
- * kernel and privilege allow, straight to the file of the store ("passthrough", Linux 6.9). libfuse
- * has it from 3.17 on; this asks the kernel beneath libfuse, so that older ones will do.
+ * Reads served by the kernel: where kernel and privilege allow, reads of a mount's file that is
+ * opened for reading go directly to the store's file ("passthrough", Linux 6.9). libfuse supports
+ * that from 3.17 on; this code speaks to the kernel below libfuse, so that older versions suffice.
  *
- * The kernel wants one answer for all opens of a file at a time: either all of them know the file
- * behind it, or none does (fs/fuse/iomode.c; others fail with EIO). So the first open decides, and
- * holds until the last is closed.
+ * The kernel requires all concurrent opens of a file to agree: either all have the backing file or
+ * none has (fs/fuse/iomode.c; a differing open fails with EIO). So the first open decides, until
+ * the last close.
  *
- * What was opened so cannot be called back: a mapping of it lives on when the mount knows of no
- * open file any more. So it is for files that nobody else gets afterwards, not for those of a pool.
+ * A passed-through open cannot be revoked: a mapping lives on after the mount has no open file any
+ * more. So passthrough is only for files that are never reused for another owner, not for those of
+ * a pool.
  */
 #ifndef GCR_FS_BASE_PASSTHROUGH_H
 #define GCR_FS_BASE_PASSTHROUGH_H
@@ -20,44 +21,45 @@
 struct fuse_session;
 
 /*
- * For a session that is mounted and has not been asked anything yet: what the kernel offers with
- * its first request is accepted. One session in a process. Without this, or where it fails
- * (-ENOMEM; -EINVAL and -EBADF of libfuse's), there is no passthrough, and nothing else is missing.
+ * Accepts the kernel's offer in its first request. For a mounted session that has not been used
+ * yet; one session per process. Without this call, or if it fails (-ENOMEM; libfuse's -EINVAL and
+ * -EBADF), there is no passthrough, and everything else works.
  */
 int gcr_passthrough_start(struct fuse_session *session);
-/* After the session has been destroyed. */
+/* Resets the state, after the session has been destroyed. */
 void gcr_passthrough_stop(void);
 
-/* Has the kernel agreed, and has nothing spoken against it since? */
+/* Has the kernel agreed, and has registering a backing file worked? */
 bool gcr_passthrough_is_on(void);
 
 /*
- * Who may both read and write a file can map it, and behind our back write to it that way, for
- * ever: such an open is to be refused while it is passed through. Waits a moment for closes that
- * are under way: 0 or -EBUSY.
+ * Waits briefly for pending closes of a passed-through node. A user who can both read and write a
+ * file can map it, and write to it through the mapping at any later time without our knowledge: an
+ * open for reading and writing must be refused while the node is passed through. Returns 0 or
+ * -EBUSY.
  */
 int gcr_passthrough_wait(uint64_t node);
 
-/* Is it open, and not passed through? Then that is how it is opened, whatever is wanted. */
+/* Is the node open without passthrough? Then further opens must be so, too. */
 bool gcr_passthrough_is_plain(uint64_t node);
 
 /*
- * The node @node is being opened with @flags as of open(2); @fd is open for its file. @wants: it
- * may be read so. On success gcr_passthrough_close() has to follow when the kernel has closed it.
- * Returns the kernel's name for the file behind, for gcr_passthrough_answer(); 0: there is none;
- * -ENOMEM; -EBUSY: see gcr_passthrough_wait(); or who has it open reads another file, one that
- * stood there before.
+ * Registers an open of @node with @flags as of open(2); @fd is a descriptor of its file. @wants:
+ * passthrough is permitted. On success gcr_passthrough_close() must follow when the kernel has
+ * closed the node. Returns the kernel's id of the backing file, for gcr_passthrough_answer(); 0: no
+ * passthrough; -ENOMEM; -EBUSY: see gcr_passthrough_wait(), or the present opens read another file
+ * that had this node before.
  */
 int gcr_passthrough_open(uint64_t node, int fd, int flags, bool wants);
 void gcr_passthrough_close(uint64_t node);
 
-/* The answer to an open, as the kernel takes it: struct fuse_open_out of linux/fuse.h 7.40. */
+/* The kernel's answer to an open: struct fuse_open_out of linux/fuse.h 7.40. */
 struct gcr_passthrough_answer {
 	uint64_t handle;
 	uint32_t flags;
 	int32_t backing;
 };
-/* @is_read: reads are to go to the file behind; else they come to us, like all writes. */
+/* @is_read: reads go to the backing file; else they come to us, like all writes. */
 struct gcr_passthrough_answer gcr_passthrough_answer(uint64_t handle, int backing, bool is_read);
 
 #endif

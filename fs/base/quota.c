@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A table of users who have something, with a count for each kind. */
+/* A table of users with charges, with a counter for each kind. */
 #include "fs/base/quota.h"
 
 #include <errno.h>
@@ -17,10 +17,10 @@
 #include "lib/lock.h"
 
 #define USERS_PATH    "/etc/passwd"
-/* Of the daemon's descriptors: what is left to itself and root. */
+/* The part of the descriptors that is reserved for the daemon and root. */
 #define RESERVE_SHARE 4
 #define RESERVE_MOST  8192
-#define NAME_BYTES    16 /* of a user */
+#define NAME_BYTES    16 /* of a user's name */
 
 const struct gcr_quota_kind_words gcr_quota_kinds[GCR_QUOTA_KINDS_COUNT] = {
 	[GCR_QUOTA_CONNECTIONS] = {"connections", false, EAGAIN, "connections to the socket",
@@ -45,12 +45,12 @@ struct user {
 };
 
 struct gcr_quota {
-	/* fixed for life */
+	/* Fixed for life. */
 	int64_t timeout_usec;
 	uint64_t descriptors_max;
-	int spare_fd; /* to be doubled, which shows what number is free */
+	int spare_fd; /* duplicated to find the lowest free number */
 
-	pthread_mutex_t lock;		      /* guards what follows */
+	pthread_mutex_t lock;		      /* guards the fields below */
 	uint64_t most[GCR_QUOTA_KINDS_COUNT]; /* as in struct gcr_quota_limits */
 	struct gcr_subuids *subuids;
 	struct user *users;
@@ -122,7 +122,7 @@ void gcr_quota_set_most(struct gcr_quota *quota, enum gcr_quota_kind kind, uint6
 	quota->most[kind] = most;
 }
 
-/* ---- whose it is ---- */
+/* ---- owners ---- */
 
 static uid_t owner_locked(struct gcr_quota *quota, uid_t uid)
 {
@@ -145,7 +145,7 @@ bool gcr_quota_is_limited(struct gcr_quota *quota, uid_t uid)
 	return quota && uid && uid != geteuid();
 }
 
-/* Where the entry of this user is, or would be. */
+/* The link at which the user's entry is, or would be inserted. */
 static struct user **find_locked(struct gcr_quota *quota, uid_t owner)
 {
 	struct user **link = &quota->users;
@@ -198,8 +198,8 @@ static bool takes_descriptors(enum gcr_quota_kind kind)
 }
 
 /*
- * The kernel gives the lowest number that is free: so all numbers below it are in use, whatever
- * for.
+ * Checks the daemon's use of descriptors. The kernel assigns the lowest free number, so all lower
+ * numbers are in use.
  */
 static int check_descriptors(const struct gcr_quota *quota, struct gcr_error *error)
 {
@@ -216,7 +216,7 @@ static int check_descriptors(const struct gcr_quota *quota, struct gcr_error *er
 			     quota->descriptors_max);
 }
 
-/* For a status, and for words: without blanks. */
+/* The user's name in the status and in messages, without blanks. */
 static void name_user(uid_t owner, char name[NAME_BYTES])
 {
 	if (owner == GCR_QUOTA_OTHER_ROOT)
@@ -233,7 +233,7 @@ static int refuse_locked(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_
 	char name[NAME_BYTES];
 
 	name_user(owner, name);
-	/* Who asks without wanting to know the words only tries. */
+	/* A caller without @error only probes. */
 	quota->refusals[kind] += error != NULL;
 	return gcr_error_set(
 		error, words->error,
@@ -250,7 +250,7 @@ static bool is_too_much(uint64_t most, uint64_t held, uint64_t amount)
 	return most && (amount > most || held > most - amount);
 }
 
-/* What all users have together: root's are not counted. */
+/* Checks the limit for all users together; root's use is not counted. */
 static int check_together_locked(struct gcr_quota *quota, enum gcr_quota_kind kind, uint64_t amount,
 				 struct gcr_error *error)
 {
@@ -324,7 +324,7 @@ void gcr_quota_count(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t ui
 	GCR_LOCK_SCOPE(&quota->lock);
 	owner = owner_locked(quota, uid);
 	user = get_locked(quota, owner);
-	/* Without memory it is not counted, and not given back. */
+	/* Without memory the amount is not charged, and so not released. */
 	if (!user)
 		return;
 	user->counts[kind] += amount;
@@ -382,7 +382,7 @@ int gcr_quota_check_timeout(struct gcr_quota *quota, uid_t uid, int64_t timeout_
 			     quota->timeout_usec / GCR_USEC_PER_SEC);
 }
 
-/* ---- showing it ---- */
+/* ---- display ---- */
 
 static void render_user(const uint64_t *most, const struct user *user, FILE *stream)
 {
@@ -408,7 +408,7 @@ static int by_uid(const void *left, const void *right)
 	return a < b ? -1 : a > b;
 }
 
-/* All users with what they hold, in the order of their ids, and the limits. NULL: no memory. */
+/* All users with charges or holdings, in order of uid, and the limits. NULL: no memory. */
 static struct user *gather(struct gcr_quota *quota, const struct gcr_quota_held *held, size_t count,
 			   uint64_t ret_most[GCR_QUOTA_KINDS_COUNT], size_t *ret_count)
 {

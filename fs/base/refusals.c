@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A table of users whose writes were refused: what they were told, and how often the log was. */
+/* A table of users whose writes were refused, with the last error and the log allowance of each. */
 #include "fs/base/refusals.h"
 
 #include <errno.h>
@@ -13,15 +13,15 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-#define USERS_MAX    64 /* the one that was quiet longest is forgotten */
+#define USERS_MAX    64 /* when full, the user with the oldest activity is dropped */
 #define OF_USER_USEC GCR_USEC_PER_SEC
 #define OF_USER_MAX  10
 #define OF_ALL_USEC  (GCR_USEC_PER_SEC / 5)
 #define OF_ALL_MAX   100
 
-/* So many lines at once, then one in each period. */
+/* A token bucket: a burst of lines, then one in each period. */
 struct allowance {
-	int64_t free_usec; /* when all that it has used will be made up for */
+	int64_t free_usec; /* when the bucket is full again */
 };
 
 struct user {
@@ -34,10 +34,10 @@ struct user {
 
 struct gcr_refusals {
 	uid_t trusted;
-	pthread_mutex_t lock; /* guards what follows */
+	pthread_mutex_t lock; /* guards the fields below */
 	struct user users[USERS_MAX];
 	struct allowance log;
-	uint64_t left_out; /* of the log since its last line */
+	uint64_t left_out; /* lines suppressed since the last one written */
 };
 
 int gcr_refusals_create(uid_t trusted, struct gcr_refusals **ret_refusals)
@@ -48,7 +48,7 @@ int gcr_refusals_create(uid_t trusted, struct gcr_refusals **ret_refusals)
 		return -ENOMEM;
 	refusals->trusted = trusted;
 	pthread_mutex_init(&refusals->lock, NULL);
-	/* The first place is kept for this one. */
+	/* The first entry is reserved for the trusted user. */
 	refusals->users[0].uid = trusted;
 	refusals->users[0].is_used = true;
 	*ret_refusals = refusals;
@@ -63,7 +63,7 @@ void gcr_refusals_destroy(struct gcr_refusals *refusals)
 	free(refusals);
 }
 
-/* NULL: nothing is known of this user. */
+/* NULL: the user has no entry. */
 static struct user *find_locked(struct gcr_refusals *refusals, uid_t uid)
 {
 	for (size_t i = 0; i < USERS_MAX; i++)
@@ -93,7 +93,7 @@ void gcr_refusals_note(struct gcr_refusals *refusals, uid_t uid, const struct gc
 	struct user *user;
 
 	pthread_mutex_lock(&refusals->lock);
-	/* Who writes nothing wrong needs no place. */
+	/* Users without errors need no entry. */
 	user = error->number ? get_locked(refusals, uid) : find_locked(refusals, uid);
 	if (user)
 		user->error = *error;
@@ -126,7 +126,7 @@ static void take_one(struct allowance *allowance, int64_t now_usec, int64_t peri
 	allowance->free_usec += period_usec;
 }
 
-/* May a line be written? *ret_left_out: how many were not, of which it is to tell. */
+/* May a line be written? *ret_left_out: number of suppressed lines, to be reported with it. */
 static bool may_log(struct gcr_refusals *refusals, uid_t uid, uint64_t *ret_left_out)
 {
 	int64_t now_usec = gcr_clock_usec();

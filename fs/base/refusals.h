@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Writes that were refused, by user. What a user has written wrong is told to that user, by the
- * root's `error`, and does not stand in the history that everybody reads. In the daemon's log there
- * is only so much of it.
+ * Refused writes, by user. The error of a user's write is shown to that user only, in the root's
+ * `error`, not in the event history that all users read. The number of such messages in the
+ * daemon's log is limited.
  */
 #ifndef GCR_FS_BASE_REFUSALS_H
 #define GCR_FS_BASE_REFUSALS_H
@@ -14,19 +14,25 @@
 
 struct gcr_refusals;
 
-/* @trusted: the user of the daemon, who is told everything and never forgotten. -ENOMEM */
+/*
+ * @trusted: the daemon's user, whose log messages are not limited and whose entry is never reused.
+ * -ENOMEM.
+ */
 int gcr_refusals_create(uid_t trusted, struct gcr_refusals **ret_refusals);
 void gcr_refusals_destroy(struct gcr_refusals *refusals); /* NULL is allowed */
 
-/* The last write of this user to the root's ctl: refused with @error, number 0: accepted. */
+/*
+ * Records the result of this user's last write to the root's ctl: refused with @error; number 0:
+ * accepted.
+ */
 void gcr_refusals_note(struct gcr_refusals *refusals, uid_t uid, const struct gcr_error *error);
-/* The text of `error` for this user. */
+/* Prints the text of `error` for this user. */
 void gcr_refusals_render(struct gcr_refusals *refusals, uid_t uid, FILE *stream);
 
 /*
- * A warning into the log that this user has brought about. Of one user ten are written at once, and
- * then one a second; of all together a hundred, and five a second. The next that is written tells
- * how many were not.
+ * Logs a warning caused by this user, within limits: ten messages of a user at once, then one a
+ * second; a hundred of all users together, then five a second. The next message that is written is
+ * preceded by the number of suppressed ones.
  */
 void gcr_refusals_log(struct gcr_refusals *refusals, uid_t uid, pid_t pid, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));

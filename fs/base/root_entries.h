@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* What the mount's root has itself: a lookup finds these, and so no place can have such a name. */
+/*
+ * The fixed entries of the mount's root. A lookup finds them first, so no place can have such a
+ * name.
+ */
 #ifndef GCR_FS_BASE_ROOT_ENTRIES_H
 #define GCR_FS_BASE_ROOT_ENTRIES_H
 
 #include <sys/stat.h>
 
-/* @entry(kind, name, mode): kind is enum gcr_node_kind without its prefix. */
+/* @entry(kind, name, mode): kind is an enum gcr_node_kind without its prefix. */
 #define GCR_ROOT_ENTRIES(entry)                                                             \
 	entry(ROOT_CTL, "ctl", S_IFREG | 0222) entry(ROOT_STATUS, "status", S_IFREG | 0444) \
 		entry(ROOT_ERROR, "error", S_IFREG | 0444)                                  \

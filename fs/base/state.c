@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The state machine of one process, as tables. No code here but look-ups. */
+/* The state machine of a process, as tables and look-ups. */
 #include "fs/base/state.h"
 
 #include <errno.h>
@@ -23,8 +23,8 @@ static const char *const verb_names[GCR_VERBS_COUNT] = {
 };
 
 /*
- * `cancel` is not among them: it stops what is under way and makes no transition of its own; nor is
- * `drop`, after which there is no state, nor are `pack` and `unpack`, which leave it as it is.
+ * `cancel` is missing because it stops another verb and has no transition of its own; `drop`,
+ * because no state follows it; `pack` and `unpack`, because they leave the state unchanged.
  */
 static const struct gcr_transition transitions[] = {
 	{GCR_VERB_FREEZE, GCR_STATE_RUNNING, GCR_STATE_FREEZING, GCR_STATE_FROZEN},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * States, verbs and which leads where: the tables that the parser, the printers, the manual's
- * test and shell completion all read.
+ * States, verbs and transitions: tables used by the parser, the printers, the manual's test and
+ * shell completion.
  */
 #ifndef GCR_FS_BASE_STATE_H
 #define GCR_FS_BASE_STATE_H
@@ -15,11 +15,13 @@ enum gcr_state {
 	GCR_STATE_FROZEN,
 	GCR_STATE_THAWING,
 	GCR_STATE_DUMPING,
-	GCR_STATE_DUMPED,    /* of a place: a process tree that has ended can be made of it */
+	/* Of a place (the directory of a dumped process tree): the tree can be restored from it. */
+	GCR_STATE_DUMPED,
 	GCR_STATE_RESTORING, /* of a place */
 	GCR_STATE_FAILED,
 	GCR_STATE_GONE,
-	GCR_STATE_INCOMING, /* of no process: a place for a snapshot from elsewhere */
+	/* Of a place that receives a snapshot from elsewhere; never of a process. */
+	GCR_STATE_INCOMING,
 	GCR_STATES_COUNT,
 };
 
@@ -34,7 +36,7 @@ enum gcr_verb {
 	GCR_VERBS_COUNT,
 };
 
-/* One verb's way from a settled state to another. */
+/* The transition made by a verb: the state before, during and after it. */
 struct gcr_transition {
 	enum gcr_verb verb;
 	enum gcr_state from;
@@ -45,26 +47,26 @@ struct gcr_transition {
 const char *gcr_state_name(enum gcr_state state);
 const char *gcr_verb_name(enum gcr_verb verb);
 
-/* -EINVAL if @name (of @length bytes) is none. */
+/* -EINVAL if @name (of @length bytes) is not a verb. */
 int gcr_verb_parse(const char *name, size_t length, enum gcr_verb *ret_verb);
 int gcr_state_parse(const char *name, enum gcr_state *ret_state);
 
-/* The transition that @verb makes from @from, NULL if it does not apply there. */
+/* The transition that @verb makes from @from; NULL if the verb does not apply there. */
 const struct gcr_transition *gcr_transition_find(enum gcr_verb verb, enum gcr_state from);
 
-/* A verb is under way in this state. */
+/* Is this a state in which a verb is under way? */
 bool gcr_state_is_transition(enum gcr_state state);
 
-/* It changes no state, but what its process holds. */
+/* Does the verb change only the storage of the held data, and no state? */
 bool gcr_verb_is_packing(enum gcr_verb verb);
 
-/* Settled states of a place: what is in it can be dropped. */
+/* Is this a settled state of a place, whose contents can be dropped? */
 bool gcr_state_is_of_place(enum gcr_state state);
 
-/* The state that @verb leads to; writing the verb there succeeds without doing anything. */
+/* The state that @verb leads to; writing the verb in that state succeeds without effect. */
 enum gcr_state gcr_verb_goal(enum gcr_verb verb);
 
-/* Write the verbs that apply in @state into @buffer, separated by blanks; returns the length. */
+/* Writes the verbs that apply in @state into @buffer, separated by blanks; returns the length. */
 size_t gcr_state_verbs(enum gcr_state state, char *buffer, size_t size);
 
 #endif

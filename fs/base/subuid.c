@@ -19,7 +19,7 @@
 
 #define FILE_BYTES_MAX (1 << 20)
 #define CHECK_USEC     GCR_USEC_PER_SEC
-/* A user of a range may be in another user's range himself. */
+/* The user of a range may be in another user's range. */
 #define LEVELS_MAX     8
 
 struct range {
@@ -31,10 +31,10 @@ struct range {
 struct user {
 	char *name;
 	uid_t uid;
-	size_t line; /* in the file */
+	size_t line; /* line number in the file */
 };
 
-/* Of the file with users, in the order of their names; read when the first one is looked up. */
+/* The users of the users file, sorted by name; read at the first look-up. */
 struct users {
 	const char *path;
 	bool is_read;
@@ -45,13 +45,13 @@ struct users {
 struct gcr_subuids {
 	char *path;
 	char *users_path;
-	struct stat stat; /* of the file that was read; all zeros: there was none */
+	struct stat stat; /* of the last file read; all zeros: there was none */
 	int64_t checked_usec;
 	struct range *ranges;
 	size_t count;
 };
 
-/* A decimal number up to @max, the whole of @text. */
+/* Parses a decimal number up to @max; the whole of @text. */
 static bool parse_number(const char *text, uint64_t max, uint64_t *ret_number)
 {
 	uint64_t number = 0;
@@ -84,7 +84,10 @@ static void free_users(struct users *users)
 	free(users->list);
 }
 
-/* Once for all lines that name users. -ENOMEM; users that cannot be read are not known. */
+/*
+ * Reads all users once. An entry that is longer than the buffer ends the reading: its user and all
+ * users after it are unknown. -ENOMEM.
+ */
 static int read_users(struct users *users)
 {
 	_cleanup_fclose_ FILE *file = fopen(users->path, "re");
@@ -117,7 +120,9 @@ static int read_users(struct users *users)
 	return 0;
 }
 
-/* A user by name or number. 0, -ENOENT, -ENOMEM. The first of several with one name is meant. */
+/*
+ * Finds a user by name or number. 0, -ENOENT, -ENOMEM. The first of several users of a name counts.
+ */
 static int find_user(struct users *users, const char *name, uid_t *ret_uid)
 {
 	size_t low = 0, high;
@@ -144,7 +149,7 @@ static int find_user(struct users *users, const char *name, uid_t *ret_uid)
 	return 0;
 }
 
-/* NAME:FIRST:COUNT; changes @line. -EINVAL: it is not such a line; -ENOMEM. */
+/* Parses NAME:FIRST:COUNT; modifies @line. -EINVAL: invalid line; -ENOMEM. */
 static int parse_line(struct users *users, char *line, struct range *ret_range)
 {
 	char *first = strchr(line, ':');
@@ -163,7 +168,7 @@ static int parse_line(struct users *users, char *line, struct range *ret_range)
 	result = find_user(users, line, &owner);
 	if (result == -ENOMEM)
 		return result;
-	/* Root's own count is not limited, and that of a user of his containers is. */
+	/* Root itself is not limited, but the users of its containers are. */
 	if (result < 0 || !owner)
 		owner = (uid_t)number;
 	*ret_range = (struct range){owner, (uid_t)number, (uid_t)(number + length - 1)};
@@ -244,13 +249,13 @@ void gcr_subuids_refresh(struct gcr_subuids *subuids, bool now)
 	if (!now && subuids->checked_usec && now_usec - subuids->checked_usec < CHECK_USEC)
 		return;
 	subuids->checked_usec = now_usec;
-	/* Whatever it is, the open does not wait. */
+	/* The open does not block, whatever kind of file it is. */
 	if (stat(subuids->path, &found) < 0)
 		found = (struct stat){0};
 	if (is_same(&found, &subuids->stat))
 		return;
 	fd = open(subuids->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-	/* For want of descriptors, say: what was read holds, and it is tried again. */
+	/* For example without free descriptors: keep the present ranges, and retry later. */
 	if (fd < 0 && errno != ENOENT && errno != ENOTDIR) {
 		gcr_log(LOG_WARNING, 0, "%s cannot be opened: %s", subuids->path, strerror(errno));
 		return;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The threads that wait, by owner. `turns.lock` guards the lists, and nothing is called with it. */
+/* The waiting threads, by owner. `turns.lock` guards the lists; no function is called with it. */
 #include "fs/base/turns.h"
 
 #include <pthread.h>
@@ -8,12 +8,12 @@
 #include "lib/clock.h"
 #include "lib/lock.h"
 
-#define OWING_MAX 64 /* of more owners, those who owe the least are let off */
+#define OWING_MAX 64 /* with more owners, those with the smallest debt are dropped */
 
-/* One whose look-ups have taken time. */
+/* An owner whose look-ups have used time. */
 struct owing {
 	uid_t owner;
-	int64_t until_usec; /* then it is paid back */
+	int64_t until_usec; /* when the debt is paid off */
 };
 
 static struct {
@@ -23,7 +23,7 @@ static struct {
 	struct owing owing[OWING_MAX];
 } turns = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* His entry; if he has none, that of the one who owes the least. Lock: turns. */
+/* The owner's entry, or, if there is none, the one with the smallest debt. Lock: turns. */
 static struct owing *find_owing_locked(uid_t owner)
 {
 	struct owing *least = &turns.owing[0];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Deferred replies to writers, and one thread that looks at the writers FUSE says were
- * interrupted. FUSE does not say by which signal, and says it once, so the writer's pending
- * signals are looked at until it is answered. waiter->lock orders answering against arming;
- * waiters->lock is a leaf, taken also by libfuse's interrupt callback.
+ * Deferred replies to writers, and a thread that checks the writers whose requests FUSE reports as
+ * interrupted. FUSE does not report the signal, and reports only once, so the thread polls the
+ * writer's pending signals until the request is answered. waiter->lock orders answering against
+ * arming; waiters->lock is a leaf, also taken by libfuse's interrupt callback.
  */
 #include "fs/base/waiter.h"
 
@@ -22,17 +22,17 @@
 struct gcr_waiter {
 	atomic_int references;
 	struct gcr_waiters *waiters;
-	fuse_req_t request; /* NULL: one of our own, who is told by done() */
+	fuse_req_t request; /* NULL: a local waiter, answered by done() */
 	size_t length;
 	void (*done)(void *data, int error_number);
 	void *data;
-	pid_t caller; /* its thread id; 0 if it lives in a pid namespace we cannot see */
+	pid_t caller; /* thread id; 0 if it is in a pid namespace that we cannot see */
 	struct gcr_waited waited;
 
 	pthread_mutex_t lock;
 	bool answered;
 
-	/* guarded by waiters->lock */
+	/* Guarded by waiters->lock. */
 	bool watched;
 	struct gcr_waiter *next;
 };
@@ -42,7 +42,7 @@ struct gcr_waiters {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool stopping;
-	struct gcr_waiter *watched; /* each with a reference */
+	struct gcr_waiter *watched; /* list; holds a reference to each */
 };
 
 static uint64_t signal_bit(int signal_number)
@@ -50,7 +50,7 @@ static uint64_t signal_bit(int signal_number)
 	return UINT64_C(1) << (signal_number - 1);
 }
 
-/* Has the writer been told to stop, or ended? Any other signal leaves it waiting. */
+/* Has the writer got a signal that should stop it, or ended? Other signals leave it waiting. */
 static bool gives_up(pid_t caller)
 {
 	const uint64_t wanted = signal_bit(SIGHUP) | signal_bit(SIGINT) | signal_bit(SIGQUIT) |
@@ -72,7 +72,7 @@ static bool is_answered(struct gcr_waiter *waiter)
 	return answered;
 }
 
-/* Look at every waiter of @list once; those still to be watched are returned. */
+/* Checks each waiter of @list once; returns those that need further checks. */
 static struct gcr_waiter *look_at(struct gcr_waiter *list)
 {
 	struct gcr_waiter *keep = NULL;
@@ -218,7 +218,7 @@ void gcr_waiter_unref(struct gcr_waiter *waiter)
 	free(waiter);
 }
 
-/* Called by libfuse with the request's lock held, so it only notes the fact. */
+/* Called by libfuse with the request's lock held: only puts the waiter into the list. */
 static void interrupted(fuse_req_t request, void *data)
 {
 	struct gcr_waiter *waiter = data;
@@ -253,7 +253,7 @@ void gcr_waiter_answer(struct gcr_waiter *waiter, int error_number)
 	pthread_mutex_lock(&waiter->lock);
 	first = !waiter->answered;
 	waiter->answered = true;
-	/* Waits for a callback that is running: none can see the request after it is freed. */
+	/* Waits for a running callback: none can access the request after it is freed. */
 	if (first && waiter->request)
 		fuse_req_interrupt_func(waiter->request, NULL, NULL);
 	pthread_mutex_unlock(&waiter->lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Writers that wait for a verb: deferred FUSE replies, each answered exactly once, and what a
- * signal to such a writer means.
+ * Writers that wait for a verb: deferred FUSE replies, each sent exactly once, and the handling of
+ * signals to a waiting writer.
  */
 #ifndef GCR_FS_BASE_WAITER_H
 #define GCR_FS_BASE_WAITER_H
@@ -12,24 +12,25 @@
 #include <sys/types.h>
 
 struct gcr_waiter;  /* reference-counted */
-struct gcr_waiters; /* the thread that watches interrupted ones */
+struct gcr_waiters; /* the thread that watches interrupted waiters */
 
 int gcr_waiters_create(struct gcr_waiters **ret_waiters);
 void gcr_waiters_destroy(struct gcr_waiters *waiters);
 
-/* @length is what the write returns when all went well. The request is the waiter's now. */
+/* @length is the write's return value on success. The waiter takes over the request. */
 int gcr_waiter_create(struct gcr_waiters *waiters, fuse_req_t request, size_t length,
 		      struct gcr_waiter **ret_waiter);
 struct gcr_waiter *gcr_waiter_ref(struct gcr_waiter *waiter);
 void gcr_waiter_unref(struct gcr_waiter *waiter);
 
 /*
- * The same for one of our own that waits: @done is called with the answer, a positive errno or 0.
+ * A waiter within the daemon, without a request: @done is called with the answer, 0 or a positive
+ * errno.
  */
 int gcr_waiter_create_local(void (*done)(void *data, int error_number), void *data,
 			    struct gcr_waiter **ret_waiter);
 
-/* What somebody waits for; @object counts its references. */
+/* The object of a wait, reference-counted by its functions. */
 struct gcr_waited {
 	void *object; /* NULL: nothing that could be stopped */
 	void (*abandon)(void *object, struct gcr_waiter *waiter);
@@ -38,12 +39,14 @@ struct gcr_waited {
 };
 
 /*
- * From here on an interruption abandons @waited (a reference is taken), or, if that is nothing,
- * just answers EINTR. Call it once, after @waited knows the waiter.
+ * Enables interruption: from now on, an interrupted writer abandons @waited (a reference is taken),
+ * or, if its object is NULL, is just answered with EINTR. Call once, after @waited knows the
+ * waiter.
  */
 void gcr_waiter_arm(struct gcr_waiter *waiter, const struct gcr_waited *waited);
 
-/* Answer with success (0) or a positive errno. Only the first answer counts. No lock may be held.
+/*
+ * Answers with 0 (success) or a positive errno. Only the first answer is sent. No lock may be held.
  */
 void gcr_waiter_answer(struct gcr_waiter *waiter, int error_number);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The list of requests under way and the thread that looks at it. `watch.lock` guards the list and
- * is held for some instructions only; the log is written without it.
+ * The list of requests under way, and the thread that checks it. `watch.lock` guards the list and
+ * is held only for a few instructions; the log is written without it.
  */
 #include "fs/base/watchdog.h"
 
@@ -24,7 +24,7 @@ struct gcr_watchdog {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool is_ending;
-	bool is_stuck; /* as of the last look */
+	bool is_stuck; /* result of the last check */
 };
 
 void gcr_watchdog_begin(struct gcr_watched *watched, const char *kind, uint64_t node,
@@ -57,7 +57,10 @@ void gcr_watchdog_end(struct gcr_watched *watched)
 	pthread_mutex_unlock(&watch.lock);
 }
 
-/* The oldest of those that have been under way for longer than @legal_usec. */
+/*
+ * Finds the oldest request that has been under way for longer than @legal_usec, copies it, and
+ * marks it as told. The copy has the mark of before.
+ */
 static bool find_stuck(int64_t legal_usec, struct gcr_watched *ret_copy)
 {
 	int64_t before_usec = gcr_clock_usec() - legal_usec;

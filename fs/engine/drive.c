@@ -16,19 +16,21 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* A daemon that is to stop waits this long for the driver; the next daemon goes on from there. */
+/* How long a daemon that is to stop waits for the driver; the next daemon continues from there. */
 #define STOPPING_WAIT_USEC (90 * GCR_USEC_PER_SEC)
-/* What a process that is being killed may take, with all its memory to free. */
+/* How long a killed process may take to exit, with all its memory to free. */
 #define EXIT_WAIT_MSEC	   5000
-/* A program that is ending may have gone a moment later, or run destructors for long. */
+/*
+ * Short wait for an ending program, which may be gone a moment later or run destructors for long.
+ */
 #define ENDING_WAIT_MSEC   200
-/* CUDA_ERROR_NOT_INITIALIZED: the driver has no state of the process, or has it no more. */
+/* CUDA_ERROR_NOT_INITIALIZED: the driver has no state of the process, or no longer has one. */
 #define DRIVER_NO_STATE	   3
-/* An answer that is due at the deadline. */
+/* Allowed delay of an answer that is due at the deadline. */
 #define LATE_USEC	   (500 * GCR_USEC_PER_MSEC)
-/* So many helpers are asked for the memory of the GPUs. */
+/* Number of helpers that are asked for the memory of the GPUs. */
 #define QUERY_ATTEMPTS	   2
-/* How often the driver is asked for a state when helpers die of the question, and how far apart. */
+/* Attempts to get the driver's state if helpers die of the request, and the pause between them. */
 #define STATE_ATTEMPTS	   10
 #define STATE_RETRY_MSEC   100
 
@@ -46,7 +48,9 @@ void gcr_drive_set_phase(struct gcr_drive *drive, const char *phase)
 	atomic_store(&drive->task->phase, phase);
 }
 
-/* Only for a deadline or a process that ended: a wait that must go on is not cut short by a cancel.
+/*
+ * A wait that cannot be cut short ends early only if the process has ended, or if the daemon has
+ * been stopping for STOPPING_WAIT_USEC; a cancel does not end it.
  */
 bool gcr_drive_must_leave(struct gcr_drive *drive)
 {
@@ -74,7 +78,7 @@ int gcr_drive_need_helper(struct gcr_drive *drive, struct gcr_error *error)
 					&drive->helper, error);
 }
 
-/* Are there GPUs of other vendors? */
+/* Does the machine have GPUs of other vendors? */
 static bool has_others(const struct gcr_drive *drive)
 {
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
@@ -89,7 +93,7 @@ int gcr_drive_preflight(struct gcr_drive *drive, const char *driver_version,
 	struct gcr_process *process = drive->process;
 	struct gcr_scan_holder holder = {0};
 
-	/* The other one's work would go on, and its memory stay. */
+	/* Work on the other vendor's GPU would continue, and its memory would stay. */
 	if (atomic_load(&process->has_other_vendor) ||
 	    (has_others(drive) && gcr_scan_probe(drive->daemon->scan, process->pid, &holder) == 1 &&
 	     holder.devices & ~(1u << drive->vendor->index)))
@@ -115,8 +119,8 @@ static void drop_helper(struct gcr_drive *drive)
 }
 
 /*
- * Is an error due to the end of the process, which the driver knows by other words? It answers no
- * more as soon as that end has begun; we wait until it is over.
+ * Is an error due to the end of the process, which the driver reports as other errors? The driver
+ * stops answering as soon as that end has begun; wait until the process has ended.
  */
 static bool is_dying(struct gcr_drive *drive, const struct gcr_result *answer)
 {
@@ -127,7 +131,9 @@ static bool is_dying(struct gcr_drive *drive, const struct gcr_result *answer)
 	return gcr_process_has_ended(drive->process);
 }
 
-/* What the driver had of the process is gone, though the process is not: it has deinitialized. */
+/*
+ * Has the driver lost its state of a process that still exists? Then the process has deinitialised.
+ */
 static bool has_lost_state(struct gcr_drive *drive, const struct gcr_result *answer)
 {
 	struct gcr_process *process = drive->process;
@@ -141,7 +147,7 @@ static bool has_lost_state(struct gcr_drive *drive, const struct gcr_result *ans
 		return false;
 	drive->lacks_state = true;
 	pthread_mutex_lock(&process->lock);
-	/* The bytes of one that was frozen are not given up for that word alone. */
+	/* For a frozen process this error alone is no reason to give its bytes up. */
 	had_state = drive->had_state ||
 		    (drive->task->from == GCR_STATE_RUNNING && *process->generation);
 	pthread_mutex_unlock(&process->lock);
@@ -161,8 +167,8 @@ static int say_ending(struct gcr_drive *drive, struct gcr_error *error)
 }
 
 /*
- * The process may have lost its main thread alone, and go on. In an exit the others follow, and one
- * that has just seen that looks for a moment as if it went on.
+ * Is the process exiting? If only its main thread has ended, the others may keep running. In an
+ * exit the others end too, but appear to run for a moment after the main thread's end.
  */
 static bool is_going(struct gcr_drive *drive)
 {
@@ -184,10 +190,10 @@ int gcr_drive_explain_end(struct gcr_drive *drive, int result, struct gcr_error 
 
 	if (is_ending)
 		gcr_drive_pause(drive, ENDING_WAIT_MSEC);
-	/* Also what is left of one without its library, or without its driver, on its way out. */
+	/* An exiting process may have lost its library or its driver before the rest. */
 	else if ((result == -EIO || result == -EOPNOTSUPP) && is_going(drive))
 		gcr_drive_pause(drive, EXIT_WAIT_MSEC);
-	/* It never had a state, or is past its driver's exit and short of its own. */
+	/* The process never had a driver state, or is past its driver's exit but not its own. */
 	else if (result == -EOPNOTSUPP && drive->lacks_state)
 		gcr_drive_pause(drive, ENDING_WAIT_MSEC);
 	else
@@ -215,7 +221,9 @@ void gcr_drive_check_deadline(struct gcr_drive *drive)
 	if (gcr_clock_usec() < gcr_task_deadline_usec(drive->task))
 		return;
 	gcr_task_deadline_passed(drive->task);
-	/* A helper that somebody has stopped will not answer; another is asked then how it ended.
+	/*
+	 * A helper that has been stopped by a signal does not answer: kill it; another helper is
+	 * asked then how the call ended.
 	 */
 	if (drive->helper && !gcr_proc_stat(gcr_helper_pid(drive->helper), &stat) &&
 	    (stat.state == 'T' || stat.state == 't'))
@@ -244,7 +252,9 @@ int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 	result = gcr_helper_request(drive->helper, type, &request, sizeof(request), error);
 	gcr_drive_begin_wait(drive);
 	while (!result) {
-		/* The pidfd: a process that ends in the middle leaves a call that may never return.
+		/*
+		 * Also wait for the pidfd: if the process ends in the middle, the call may never
+		 * return.
 		 */
 		result = gcr_helper_result(drive->helper, 250 * GCR_USEC_PER_MSEC,
 					   drive->process->pidfd, ret);
@@ -260,7 +270,10 @@ int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 			result = -ESRCH;
 		else if (result == -ETIMEDOUT)
 			result = 0;
-		/* What waits for GPU work ends by itself at the deadline, with better words. */
+		/*
+		 * A call that waits for GPU work ends by itself at the deadline, with a better
+		 * message.
+		 */
 		if (!result && type == GCR_MESSAGE_LOCK)
 			gcr_drive_check_answer(drive);
 		else if (!result)
@@ -279,7 +292,6 @@ int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 	return result;
 }
 
-/* The driver's view of the process; a helper that dies is replaced, a few times. */
 int gcr_drive_ask_state(struct gcr_drive *drive, enum gcr_control_state *ret_state,
 			struct gcr_error *error)
 {
@@ -298,7 +310,8 @@ int gcr_drive_ask_state(struct gcr_drive *drive, enum gcr_control_state *ret_sta
 	if (result < 0)
 		return result == -EPIPE ? -EIO : result;
 	if (answer.error)
-		return gcr_error_set(error, answer.error, "%s", answer.words);
+		return gcr_error_set(error, answer.error == EAGAIN ? EIO : answer.error, "%s",
+				     answer.words);
 	*ret_state = answer.state;
 	return 0;
 }
@@ -344,7 +357,10 @@ void gcr_drive_remove_record(struct gcr_drive *drive)
 	pthread_mutex_unlock(&process->lock);
 }
 
-/* -EINTR: the process has ended; else the helper does not answer, and is gone then. */
+/*
+ * Returns -EINTR if the process has ended; another error if the helper does not answer. The helper
+ * is dropped on each error.
+ */
 static int ask_helper(struct gcr_drive *drive, struct gcr_gpus_reply *reply,
 		      struct gcr_error *error)
 {
@@ -364,7 +380,7 @@ int gcr_drive_query(struct gcr_drive *drive, struct gcr_gpus_reply *reply, struc
 	int64_t asked_usec = 0;
 	int result = -EIO;
 
-	/* A question changes nothing: another helper may be asked. */
+	/* A query changes nothing, so another helper may be asked. */
 	for (int i = 0; i < QUERY_ATTEMPTS && result < 0 && result != -EINTR; i++) {
 		if (i && gcr_drive_must_leave(drive))
 			break;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A task in the hands of the driver engine: its conversation with the driver through a control
- * helper (drive.c), and the VRAM and host memory it needs (drive_memory.c). All functions run on
- * the task's thread and fill @error with words when they return a negative errno.
+ * A drive: a verb of one process (a task) as the `driver` engine carries it out. It holds the
+ * conversation with the driver through a control helper (drive.c), and the VRAM and host memory
+ * that the process needs (drive_memory.c). All functions run on the task's thread and fill @error
+ * with a message when they return a negative errno.
  */
 #ifndef GCR_FS_ENGINE_DRIVE_H
 #define GCR_FS_ENGINE_DRIVE_H
@@ -15,271 +16,315 @@
 #include "fs/store/record.h"
 #include "fs/verb/task.h"
 
-/* What a drive waits for a helper's hello, or for an answer that needs no GPU. */
+/* How long a drive waits for a helper's hello, or for an answer that needs no GPU. */
 #define GCR_DRIVE_HELPER_WAIT_USEC (20 * GCR_USEC_PER_SEC)
 
 struct gcr_drive {
 	struct gcr_task *task;
 	struct gcr_process *process;
 	struct gcr_daemon *daemon;
-	struct gcr_vendor *vendor; /* of the process, for as long as this lasts */
-	const char *engine;	   /* its name, for records */
+	struct gcr_vendor *vendor; /* of the process, for the drive's lifetime */
+	const char *engine;	   /* the engine's name, for records */
 	struct gcr_helper *helper;
 	struct gcr_record record;
 	struct gcr_gpu_pair pairs[GCR_GPUS_MAX];
 	uint32_t pairs_count;
-	struct gcr_moves asked_moves; /* the same for a Restore: from where the driver has it */
-	uint32_t admitted;	      /* GPUs we hold the admission of */
+	struct gcr_moves asked_moves; /* moves for a Restore, from the driver's current GPUs */
+	uint32_t admitted;	      /* GPUs whose admission this drive holds */
 	/*
-	 * Idle workers that have ended to make room. As long as they are held no others take their
-	 * places, whose contexts would need VRAM that the driver needs.
+	 * Idle workers that were ended to make room. While their references are held, no other
+	 * workers take their places; the contexts of those would need VRAM that the driver needs.
 	 */
 	struct gcr_helper *ended[2 * GCR_GPUS_MAX];
 	unsigned int ended_count;
-	uint64_t ended_bytes;  /* of VRAM that they had, all together, as far as it is known */
-	uint32_t ballast;      /* of these: VRAM for a Restore is held, no need to look for it */
-	int64_t stopping_usec; /* when we noticed that the daemon is stopping, 0 before */
-	bool rolling_back;     /* what has to be undone is undone, whoever wants it to stop */
-	bool had_state;	       /* the driver has known the process since this began, or before */
-	bool lacks_state;      /* the driver says that it does not know the process */
-	bool is_ending;	       /* it said then that it does not, or the preload library does */
-	bool need_unknown; /* NVML does not list the process: its VRAM is what a checkpoint frees */
+	uint64_t ended_bytes; /* VRAM that these workers had in all, as far as known */
+	uint32_t ballast;     /* mask of GPUs where VRAM is held for a Restore: not checked again */
+	int64_t stopping_usec; /* when the drive noticed that the daemon is stopping, 0 before */
+	bool rolling_back; /* a roll-back is under way, which a cancel or deadline does not stop */
+	bool had_state;	   /* the driver has known the process, in this drive or before */
+	bool lacks_state;  /* the driver says that it does not know the process */
+	bool is_ending;	   /* the process is ending, as the driver or the preload library says */
+	bool need_unknown; /* not listed by NVML: its need is the VRAM that a checkpoint frees */
 	uint64_t free_before[GCR_GPUS_MAX];
-	uint64_t bytes;		   /* of VRAM that a checkpoint would put into its host memory */
-	uint64_t anonymous_before; /* bytes of its host memory before the checkpoint */
+	uint64_t bytes; /* of VRAM that a checkpoint would put into the process's host memory */
+	uint64_t anonymous_before; /* bytes of the process's host memory before the checkpoint */
 
-	/* drive_stall.c: what becomes of it all while the process does not answer */
-	int64_t asked_usec;   /* since when an answer of the process is waited for, 0: it is not */
-	int64_t stopped_usec; /* since when it has been seen stopped, 0: it is not */
-	int64_t waited_usec;  /* for earlier answers, together, while something was held */
-	int64_t gated_usec;   /* of that, the work on its GPUs has a time of its own */
-	bool has_workers;     /* whose turn others may wait for */
-	bool is_gating;	      /* the wait is for work on its GPUs */
-	bool is_halted;	      /* its threads are stopped by us */
-	bool lets_others;     /* it has not answered for too long: to the end of the verb */
+	/* drive_stall.c: waits for a process that does not answer */
+	int64_t asked_usec;   /* when the current wait for the process began, 0: none */
+	int64_t stopped_usec; /* since when the process has been seen stopped, 0: not stopped */
+	int64_t waited_usec;  /* sum of earlier waits while something was held */
+	int64_t gated_usec;   /* the same for waits for GPU work, which have their own limit */
+	bool has_workers;     /* the drive holds workers that other verbs may wait for */
+	bool is_gating;	      /* the current wait is for work on the process's GPUs */
+	bool is_halted;	      /* the daemon has stopped the process's threads */
+	bool lets_others;     /* no answer for too long; stays set to the end of the verb */
 	struct gcr_need need; /* VRAM of a Restore that has given its admission up */
-	/* Called then, again and again as long as the wait lasts; NULL: nothing else is held. */
+	/*
+	 * Called when the wait has lasted too long, repeatedly until it ends. NULL: the verb holds
+	 * nothing else.
+	 */
 	void (*let_others)(struct gcr_drive *drive);
 };
 
+/* Set up a drive; gcr_drive_finish() gives back its helper, ended workers and admission. */
 void gcr_drive_init(struct gcr_drive *drive, struct gcr_task *task, const char *engine);
 void gcr_drive_finish(struct gcr_drive *drive);
 
-/* One word for status; a string constant. */
+/* Set the phase that status shows: one word, a string constant. */
 void gcr_drive_set_phase(struct gcr_drive *drive, const char *phase);
 
-/* It has ended, or the daemon must go: even what is being undone has to be left as it is. */
+/*
+ * Must the caller stop waiting? True if the process has ended or the daemon must exit: then even a
+ * roll-back is left unfinished.
+ */
 bool gcr_drive_must_leave(struct gcr_drive *drive);
 
 /*
- * Is the program ending, so that there is nothing to take from it or to give back? The driver has
- * deinitialized in it, or its preload library says so.
+ * Is the program ending, so that there is nothing to take from it or to give back? True if the
+ * driver has deinitialised in the program, or if its preload library says so.
  */
 bool gcr_drive_is_ending(struct gcr_drive *drive);
 
 /*
- * A verb has ended with @result, not 0. Did it meet the end of the process, or of what it has of
- * the GPU? Then -ESRCH with words for that, @result else. Waits for a moment for the process to be
- * gone.
+ * A verb has failed with @result. If the cause is the end of the process, or of its use of the GPU,
+ * returns -ESRCH with a message that says so; otherwise @result. Waits briefly for the process to
+ * exit.
  */
 int gcr_drive_explain_end(struct gcr_drive *drive, int result, struct gcr_error *error);
 
 /*
- * After that: an ending process that is still there is let go. *ret_state says running, and its
- * record is gone; what the store has of it is the caller's.
+ * To be called after gcr_drive_explain_end(). If the process is ending but still exists, remove its
+ * record, set *ret_state to running and return true. The caller frees the process's files in the
+ * store.
  */
 bool gcr_drive_let_go(struct gcr_drive *drive, int result, enum gcr_state *ret_state);
 
-/* In a wait that has to go on: when the deadline has passed, the writers get their answer. */
+/* In a wait that cannot be cut short: once the deadline has passed, answer the writers. */
 void gcr_drive_check_deadline(struct gcr_drive *drive);
 
 /*
- * The same for what has been asked to answer by the deadline, with words that say what it waits
- * for: it may be a little late.
+ * The same for a request that has to be answered by the deadline, and whose answer has a better
+ * message: allows the answer to be a little late.
  */
 void gcr_drive_check_answer(struct gcr_drive *drive);
 
-/* Wait, but not for a process that has ended. */
+/* Sleep for @msec, or until the process has ended. */
 void gcr_drive_pause(struct gcr_drive *drive, int msec);
 
+/* Take a control helper if the drive has none, and wait for its hello. */
 int gcr_drive_need_helper(struct gcr_drive *drive, struct gcr_error *error);
 
 /*
- * What can be seen from outside the process that forbids a freeze: its vendor's preflight, and that
- * it uses another vendor's GPUs too. -EOPNOTSUPP, -ESRCH, -EACCES.
+ * Check from outside the process for reasons that forbid a freeze: its vendor's preflight checks,
+ * and use of another vendor's GPUs too. -EOPNOTSUPP, -ESRCH, -EACCES.
  */
 int gcr_drive_preflight(struct gcr_drive *drive, const char *driver_version,
 			struct gcr_error *error);
 
 /*
- * Is the driver to checkpoint its own part too? Not with `freeze data`, and not where the vendor's
- * cannot: then that part stays where it is.
+ * Is the driver to checkpoint its own state too? False for `freeze data`, and for a vendor whose
+ * driver has no checkpoint: then that state stays where it is.
  */
 bool gcr_drive_takes_control(const struct gcr_drive *drive);
 
 /*
- * One call, waited for to its end: what the driver has begun cannot be taken back. When the
- * deadline passes meanwhile, the writers get their answer. 0: the driver's answer is in *ret.
- * -EPIPE: the helper died, and the call's fate is to be asked of another; -ESRCH: the process has
- * ended; -ECANCELED: the daemon must go.
+ * Make one call to the driver and wait until it ends, since the driver cannot take back a call that
+ * it has begun. If the deadline passes during the wait, the writers are answered. 0: the driver's
+ * answer is in *ret. -EPIPE: the helper died, and the caller has to ask another helper how the call
+ * ended; -ESRCH: the process has ended; -ECANCELED: the daemon must exit.
  */
 int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 		   struct gcr_result *ret, struct gcr_error *error);
 
 /*
- * The driver's view of the process; a helper that dies is replaced, a few times. Running, always,
- * where the driver has none.
+ * Get the driver's state of the process. A helper that dies is replaced, a few times. The state is
+ * always `running` for a vendor whose driver has no checkpoint.
  */
 int gcr_drive_ask_state(struct gcr_drive *drive, enum gcr_control_state *ret_state,
 			struct gcr_error *error);
 
-/* What a next daemon needs to know; written before the driver is touched. */
+/*
+ * Write the record that a next daemon needs: FREEZING and THAWING before the driver is touched,
+ * FROZEN and FAILED when the process has come to that state.
+ */
 int gcr_drive_write_record(struct gcr_drive *drive, enum gcr_record_state state,
 			   struct gcr_error *error);
+/* Remove the record. The process also forgets the exchange that it was frozen for. */
 void gcr_drive_remove_record(struct gcr_drive *drive);
 
-/* The GPUs of the process's vendor as they are now; theirs are the indexes of the reply. */
+/*
+ * Query the GPUs of the process's vendor as they are now; the indexes in the reply are that
+ * vendor's.
+ */
 int gcr_drive_query(struct gcr_drive *drive, struct gcr_gpus_reply *reply, struct gcr_error *error);
 
-/* Before a freeze: what the process uses now; a thaw will need it. -EOPNOTSUPP. */
+/* Before a freeze: note the VRAM that the process uses now, which a thaw will need. -EOPNOTSUPP. */
 int gcr_drive_take_stock(struct gcr_drive *drive, struct gcr_error *error);
 
-/* Of what it uses, @bytes on one GPU are not left to the driver. */
+/* Deduct @bytes on one GPU, which the driver will not checkpoint, from the noted use. */
 void gcr_drive_deduct(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes);
 
-/* Can the process's host memory take what is left to the driver? -ENOMEM with the figures. */
+/*
+ * Can the process's host memory take the VRAM that is left to the driver? -ENOMEM with the figures.
+ */
 int gcr_drive_check_host_room(struct gcr_drive *drive, struct gcr_error *error);
 
-/* After the checkpoint of a process that NVML does not list: what became free is its need. */
+/*
+ * After the checkpoint of a process that NVML does not list: note the VRAM that it freed as its
+ * need.
+ */
 int gcr_drive_measure_freed(struct gcr_drive *drive, struct gcr_error *error);
 
-/* For a process found frozen without a note of its need: a bound from above. */
+/* For a process found frozen without a noted need: assume an upper bound. */
 void gcr_drive_assume_need(struct gcr_drive *drive);
 
 /*
- * Before every Restore: alone on the GPUs concerned, and enough VRAM there (-ENOMEM with the
- * figures). The admission is held until gcr_drive_leave() or gcr_drive_finish(). -ECANCELED: the
- * operation is to stop; on the way back, the daemon or the process is.
+ * Before every Restore: take the admission of the GPUs concerned, and check that they have enough
+ * VRAM (-ENOMEM with the figures). The admission is held until gcr_drive_leave() or
+ * gcr_drive_finish(). -ECANCELED: the operation is to stop; during a roll-back, only if the daemon
+ * or the process ends.
  */
 int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error);
 
-/* Of an exchange it is kept for both: see gcr_exchange_keep_admission(). */
+/*
+ * Give the admission back. In an exchange it is kept for both tasks: see
+ * gcr_exchange_keep_admission().
+ */
 void gcr_drive_leave(struct gcr_drive *drive);
 
 /*
- * End a worker of this GPU that nobody uses, whose context takes VRAM. Until gcr_drive_let_start()
- * or gcr_drive_finish() none takes its place: the driver needs some more VRAM after a restore, too.
- * False: there is none.
+ * End an idle worker of the GPU @uuid, whose context takes VRAM. Until gcr_drive_let_start() or
+ * gcr_drive_finish() no worker takes its place, because the driver needs some more VRAM after a
+ * restore, too. Returns false if no worker is idle.
  */
 bool gcr_drive_end_idle_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES],
 			       bool is_second);
 void gcr_drive_let_start(struct gcr_drive *drive);
 
-/* The GPUs that a Restore will need VRAM of, as a mask of indexes. */
+/* The GPUs whose VRAM a Restore will need, as a mask of indexes. */
 uint32_t gcr_drive_need_mask(struct gcr_drive *drive);
 
-/* Only the first half of gcr_drive_admit(): to be alone on the GPUs of @mask. */
+/* Only the first half of gcr_drive_admit(): take the admission of the GPUs of @mask. */
 int gcr_drive_wait_turn(struct gcr_drive *drive, uint32_t mask, struct gcr_error *error);
 
-/* Where the contents of GPU @uuid go on thaw: another GPU if gpu=OLD:NEW says so. */
+/* The GPU that the contents of GPU @uuid go to on thaw: another one if gpu=OLD:NEW says so. */
 const uint8_t *gcr_drive_destination(const struct gcr_drive *drive,
 				     const uint8_t uuid[GCR_UUID_BYTES]);
 
 /*
- * ---- drive_places.c: on which GPUs a frozen process is, and where it goes ----
+ * ---- drive_places.c: the GPUs that a frozen process is on, and those that it goes to ----
  *
- * Its bytes are called by the GPUs that it was frozen on, whatever becomes of it. What the driver
- * has of it goes to others in a Restore, and stays there if the thaw is undone.
+ * A frozen process's bytes are always named after the GPUs that it was frozen on. A Restore can
+ * move the driver's own state to other GPUs; that state stays there if the thaw is undone.
  */
 
 /*
- * gpu=OLD:NEW as the driver wants it: a destination for every GPU, each used once; without one, to
- * where it was frozen. -ENODEV, -EOPNOTSUPP, -EBUSY.
+ * Make the list of moves that the driver wants from gpu=OLD:NEW: a destination for every GPU, each
+ * used once. Without the option the process goes to the GPUs that it was frozen on. -ENODEV,
+ * -EOPNOTSUPP, -EBUSY.
  */
 int gcr_drive_make_pairs(struct gcr_drive *drive, struct gcr_error *error);
 
 /*
- * With its context where it runs, @control says, its memory goes there too. -EOPNOTSUPP: it is
- * asked for elsewhere.
+ * If @control says that the process's context is still on a GPU, direct its memory to the same GPU.
+ * -EOPNOTSUPP: the command asks for another one.
  */
 int gcr_drive_follow_context(struct gcr_drive *drive, enum gcr_control_state control,
 			     struct gcr_error *error);
 
 /*
- * The driver has restored it. The record says so before it can be checkpointed again. Unless the
- * Restore @is_ours it may be one that an earlier daemon has begun: -EIO if that led elsewhere.
+ * Note where a Restore that succeeded has put the process, in the record too, before the next
+ * checkpoint. If not @is_ours, an earlier daemon may have begun the Restore: -EIO if that one went
+ * to other GPUs.
  */
 int gcr_drive_note_places(struct gcr_drive *drive, bool is_ours, struct gcr_error *error);
 
-/* Has the Restore been made that an earlier daemon may have begun? @control tells. */
+/*
+ * Tell from @control whether a Restore that an earlier daemon may have begun was made, and note it.
+ */
 void gcr_drive_recover_places(struct gcr_drive *drive, enum gcr_control_state control);
 
-/* For the record; without @process->lock held. */
+/* Copy the GPUs into the record; called without @process->lock. */
 void gcr_drive_record_places(struct gcr_drive *drive);
 
-/* ---- drive_stall.c: a process that does not answer ---- */
+/* ---- drive_stall.c: processes that do not answer ---- */
 
 /*
- * Around every wait for the process itself, its library or its driver; and in the wait, a few times
- * a second. When it has lasted too long (the process is stopped, the verb is late, or it has
- * waited too long altogether) the admission becomes a need, the exchange is told, and let_others()
- * called.
+ * begin and end enclose every wait for the process itself, its library or its driver; check is
+ * called in the wait, a few times a second. When the wait has lasted too long (the process is
+ * stopped, the verb is late, or all its waits together exceed a limit), the admission becomes a
+ * need, the exchange is notified, and let_others() is called.
  */
 void gcr_drive_begin_wait(struct gcr_drive *drive);
 void gcr_drive_end_wait(struct gcr_drive *drive);
 void gcr_drive_check_stall(struct gcr_drive *drive);
 
-/* Add what @process has to find in VRAM: its driver's share, and @snapshot (NULL: none). */
+/* Add to @need the VRAM that @process needs: its driver's share, and @snapshot (NULL: none). */
 void gcr_drive_need(struct gcr_drive *drive, struct gcr_process *process,
 		    const struct gcr_snapshot *snapshot, struct gcr_need *need);
 
-/* Are @bytes free on a GPU beside what others need there (fs/engine/admission.h)? -ENOMEM. */
+/*
+ * If other processes have noted a need for VRAM of the GPU (fs/engine/admission.h): are @bytes
+ * free beyond their needs? 0: yes, or no other process has noted one, and then the free VRAM is
+ * not looked at; -ENOMEM: no; or an error of gcr_drive_query().
+ */
 int gcr_drive_check_needs(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES],
 			  uint64_t bytes, struct gcr_error *error);
 
-/* Is the process stopped now, by a signal or a debugger, not by us (is_halted)? */
+/* Is the process stopped now by a signal or a debugger (not by the daemon: is_halted)? */
 bool gcr_drive_sees_stop(struct gcr_drive *drive);
 
-/* Before a thaw: one that is stopped could not answer. -EOPNOTSUPP. */
+/* Before a thaw: refuse a stopped process, which could not answer. -EOPNOTSUPP. */
 int gcr_drive_check_stopped(struct gcr_drive *drive, struct gcr_error *error);
 
 /* ---- drive_control.c: the driver's steps ---- */
 
-/* Pause before a call that failed is tried again on the way back. */
+/* Pause before a failed call is retried during a roll-back. */
 #define GCR_DRIVE_RETRY_MSEC 100
 
-/* A new generation, and the engine, into the process. -EIO: the kernel has no random numbers. */
+/* Set a new generation, and the engine, in the process. -EIO: the kernel has no random numbers. */
 int gcr_drive_new_generation(struct gcr_drive *drive, struct gcr_error *error);
 
-/* Only a process that runs can be frozen: -EBUSY, -EIO with *ret_state failed. */
+/* Only a running process can be frozen: -EBUSY; -EIO, with *ret_state failed. */
 int gcr_drive_check_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 			    struct gcr_error *error);
 
 /* Lock in slices until the GPU is idle, the deadline has passed or the operation is to stop. */
 int gcr_drive_lock(struct gcr_drive *drive, struct gcr_error *error);
 
-/* A helper that dies in these is replaced, and the driver asked how the call ended. */
+/*
+ * A helper that dies in one of these is replaced, and the driver is asked how the call ended. After
+ * a successful restore the driver has the process locked, with its VRAM back.
+ */
 int gcr_drive_checkpoint(struct gcr_drive *drive, struct gcr_error *error);
 int gcr_drive_restore(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error);
 int gcr_drive_unlock(struct gcr_drive *drive, struct gcr_error *error);
 
-/* From wherever the driver is to checkpointed, however often it takes. The record stays. */
+/*
+ * Bring the driver from any state to checkpointed, with as many retries as that takes. The record
+ * stays.
+ */
 int gcr_drive_to_checkpointed(struct gcr_drive *drive, struct gcr_error *error);
 
 /*
- * From wherever the driver is back to running. It takes as long as it takes; only the end of the
- * process, of the daemon, or a lack of VRAM stops it. On failure *ret_state tells where the process
- * is left, and words why. The record stays.
+ * Bring the driver from any state back to running. There is no deadline: only the end of the
+ * process or of the daemon, or a lack of VRAM, stops the roll-back. On failure *ret_state is the
+ * state of the process, and @error says why. The record stays.
  */
 int gcr_drive_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 			 struct gcr_error *error);
 
-/* Is a way back to be given up, after a step that ended with @result? */
+/*
+ * Is a roll-back to be given up, after a step that ended with @result? Retries continue for a
+ * limited time after @since_usec; a process that stays locked is stuck.
+ */
 bool gcr_drive_is_hopeless(struct gcr_drive *drive, int result, int64_t since_usec);
-/* The words then. */
+/* Set the message for a roll-back that was given up; returns a negative errno. */
 int gcr_drive_stuck(enum gcr_control_state state, int result, struct gcr_error *error);
 
-/* -ECANCELED; words are left empty: who stopped the operation explains it. */
+/*
+ * Returns -ECANCELED and leaves @error empty: the stop of the operation has a message of its own.
+ */
 int gcr_drive_stopped(struct gcr_error *error);
 
 #endif

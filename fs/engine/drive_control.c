@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The driver's own steps, each with what its failure means: Lock, Checkpoint, Restore, Unlock, and
- * the way back to running. What must never happen is a Restore without enough VRAM: it cannot be
+ * The driver's own steps (Lock, Checkpoint, Restore, Unlock) with the meaning of their failures,
+ * and the roll-back to running. A Restore without enough VRAM must never happen: it cannot be
  * repeated (measured).
  */
 #include "fs/engine/drive.h"
@@ -16,25 +16,30 @@
 #include "lib/clock.h"
 #include "lib/uuid.h"
 
-/* One Lock waits this long at first, then twice as long, so that a cancel soon gets its turn. */
+/*
+ * Time limit of the first Lock, and the upper bound of later ones, each of which doubles the limit:
+ * so a cancel is soon noticed.
+ */
 #define LOCK_FIRST_MSEC 500
 #define LOCK_MOST_MSEC	8000
 
-/* A way back is tried for so long after its first step failed. */
+/* How long a roll-back is retried after its first step failed. */
 #define ROLLBACK_USEC (120 * GCR_USEC_PER_SEC)
 
 /*
- * Did a Restore end so that no other can follow? The driver goes on calling the process
- * checkpointed, but answers every later Restore with an error: out of memory, shared handles and
- * legacy IPC all ended so (measured). What the helper refused itself (no driver result), "not in
- * this state" (EBUSY) and "not yours" (EACCES) say that nothing was tried.
+ * Did a Restore fail so that no other can follow? The driver still calls the process checkpointed,
+ * but answers every later Restore with an error: out of memory, shared handles and legacy IPC all
+ * ended so (measured). An error of the helper itself (no driver result), "not in this state"
+ * (EBUSY), "not yours" (EACCES) and "not found" (EAGAIN) do not mean that: the driver's state
+ * decides.
  */
 static bool is_lost(const struct gcr_drive *drive, const struct gcr_result *answer)
 {
-	/* With gpu=OLD:NEW it also says that these GPUs cannot take each other's place. */
+	/* With gpu=OLD:NEW, EINVAL also means that these GPUs cannot replace each other. */
 	if (answer->error == EINVAL && drive->asked_moves.count)
 		return false;
-	return answer->driver_result && answer->error != EBUSY && answer->error != EACCES;
+	return answer->driver_result && answer->error != EBUSY && answer->error != EACCES &&
+	       answer->error != EAGAIN;
 }
 
 static int lost(struct gcr_drive *drive, const struct gcr_result *answer, enum gcr_state *ret_state,
@@ -51,17 +56,12 @@ static int lost(struct gcr_drive *drive, const struct gcr_result *answer, enum g
 			     answer->words);
 }
 
-/*
- * Is a way back to be given up, after a step that ended with @result? It is tried again for as long
- * as there is hope: a process that stays locked is stuck.
- */
 bool gcr_drive_is_hopeless(struct gcr_drive *drive, int result, int64_t since_usec)
 {
 	return result == -ESRCH || result == -ECANCELED || gcr_drive_must_leave(drive) ||
 	       gcr_drive_is_ending(drive) || gcr_clock_usec() > since_usec + ROLLBACK_USEC;
 }
 
-/* The words when a way back was given up. */
 int gcr_drive_stuck(enum gcr_control_state state, int result, struct gcr_error *error)
 {
 	static const char *const names[] = {
@@ -78,7 +78,9 @@ int gcr_drive_stuck(enum gcr_control_state state, int result, struct gcr_error *
 	return result ? result : -EIO;
 }
 
-/* One step towards running from @state; 0 also if the driver said no, with words. */
+/*
+ * Take one step from @state towards running. Returns 0 also if the driver refused, with a message.
+ */
 static int step_to_running(struct gcr_drive *drive, enum gcr_control_state state,
 			   enum gcr_state *ret_state, struct gcr_error *error)
 {
@@ -96,11 +98,6 @@ static int step_to_running(struct gcr_drive *drive, enum gcr_control_state state
 	return gcr_error_set(error, EIO, "%s", answer.words);
 }
 
-/*
- * Roll back to running from wherever the driver is. It takes as long as it takes; only the end of
- * the process, of the daemon, or a lack of VRAM stops it. On failure *ret_state tells where the
- * process is left, and words why.
- */
 int gcr_drive_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 			 struct gcr_error *error)
 {
@@ -134,7 +131,7 @@ int gcr_drive_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 		if (!result)
 			continue;
 		if (*ret_state == GCR_STATE_FAILED && state == GCR_CONTROL_CHECKPOINTED)
-			return result; /* lost */
+			return result; /* the process is lost */
 		if (gcr_drive_is_hopeless(drive, result, since_usec))
 			return gcr_drive_stuck(state, result, error);
 		gcr_drive_pause(drive, GCR_DRIVE_RETRY_MSEC);
@@ -167,14 +164,12 @@ int gcr_drive_to_checkpointed(struct gcr_drive *drive, struct gcr_error *error)
 	}
 }
 
-/* Words are left empty: who stopped the operation explains it. */
 int gcr_drive_stopped(struct gcr_error *error)
 {
 	*error = (struct gcr_error){0};
 	return -ECANCELED;
 }
 
-/* Lock in slices until the GPU is idle, the deadline has passed or the operation is to stop. */
 int gcr_drive_lock(struct gcr_drive *drive, struct gcr_error *error)
 {
 	uint32_t slice_msec = LOCK_FIRST_MSEC;
@@ -198,7 +193,10 @@ int gcr_drive_lock(struct gcr_drive *drive, struct gcr_error *error)
 		if (!answer.error)
 			return 0;
 		if (answer.error != ETIMEDOUT)
-			return gcr_error_set(error, answer.error == EBUSY ? EIO : answer.error,
+			return gcr_error_set(error,
+					     answer.error == EBUSY || answer.error == EAGAIN
+						     ? EIO
+						     : answer.error,
 					     "%s", answer.words);
 		if (gcr_task_stopped(drive->task) == ETIMEDOUT)
 			return gcr_error_set(
@@ -211,7 +209,6 @@ int gcr_drive_lock(struct gcr_drive *drive, struct gcr_error *error)
 	}
 }
 
-/* Checkpoint; a helper that dies meanwhile is replaced, and the driver asked how it ended. */
 int gcr_drive_checkpoint(struct gcr_drive *drive, struct gcr_error *error)
 {
 	struct gcr_process *process = drive->process;
@@ -236,7 +233,7 @@ int gcr_drive_checkpoint(struct gcr_drive *drive, struct gcr_error *error)
 	was_refused = process->was_refused;
 	process->was_refused = was_refused || answer.error == EOPNOTSUPP;
 	pthread_mutex_unlock(&process->lock);
-	/* It says UNKNOWN from then on, also when there is no reason left (measured). */
+	/* After a refusal the driver says UNKNOWN, also when there is no reason left (measured). */
 	if (answer.error && was_refused)
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "the driver has refused to checkpoint this process before, "
@@ -269,7 +266,6 @@ int gcr_drive_new_generation(struct gcr_drive *drive, struct gcr_error *error)
 	return 0;
 }
 
-/* Where the process is before a freeze: only one that runs can be frozen. */
 int gcr_drive_check_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 			    struct gcr_error *error)
 {
@@ -281,7 +277,7 @@ int gcr_drive_check_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 	switch (state) {
 	case GCR_CONTROL_RUNNING:
 		return 0;
-	case GCR_CONTROL_CHECKPOINTED: /* and how much VRAM it needs, nobody can say */
+	case GCR_CONTROL_CHECKPOINTED: /* the VRAM that a thaw would need is unknown */
 	case GCR_CONTROL_LOCKED:
 		return gcr_error_set(error, EBUSY,
 				     "another tool has locked or checkpointed the process "
@@ -292,7 +288,6 @@ int gcr_drive_check_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 	}
 }
 
-/* Restore; on success the driver has the process locked, with its VRAM back. */
 int gcr_drive_restore(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
@@ -302,7 +297,7 @@ int gcr_drive_restore(struct gcr_drive *drive, enum gcr_state *ret_state, struct
 
 	gcr_drive_set_phase(drive, "restore");
 	result = gcr_drive_call(drive, GCR_MESSAGE_RESTORE, 0, &answer, error);
-	/* "Not in this state" (EBUSY): an earlier Restore, whose end nobody heard of, did it. */
+	/* "Not in this state" (EBUSY): an earlier Restore, whose end was not noticed, succeeded. */
 	if (result == -EPIPE || (!result && answer.error == EBUSY)) {
 		is_ours = result == -EPIPE;
 		result = gcr_drive_ask_state(drive, &state, error);
@@ -321,7 +316,9 @@ int gcr_drive_restore(struct gcr_drive *drive, enum gcr_state *ret_state, struct
 	return gcr_error_set(error, EIO, "%s", answer.words);
 }
 
-/* The program's own calls are up to the gate again. A helper that dies here is replaced. */
+/*
+ * After an Unlock, only the gate holds up the program's calls. A helper that dies here is replaced.
+ */
 int gcr_drive_unlock(struct gcr_drive *drive, struct gcr_error *error)
 {
 	gcr_drive_set_phase(drive, "unlock");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a freeze and a thaw need of host memory and VRAM, asked before the driver is. */
+/* Host memory and VRAM that a freeze and a thaw need, checked before the driver is called. */
 #include "fs/engine/drive.h"
 
 #include <errno.h>
@@ -19,16 +19,21 @@
 /* Host memory for the control state: 546 MB in a context's default configuration (measured). */
 #define CONTROL_STATE_BYTES (600ull << 20)
 /*
- * VRAM that Restore needs beyond what NVML counted for the process: 6 MiB was enough and 2 MiB was
- * not for 2.5 GiB on an H100; Restore that fails is fatal, so more than that.
+ * VRAM that Restore needs beyond the amount that NVML counted for the process: for 2.5 GiB on an
+ * H100, 6 MiB was enough and 2 MiB was not. A failed Restore is fatal, hence the larger margin.
  */
 #define THAW_MARGIN_BYTES   (64ull << 20)
-/* What a worker that was killed may take to be gone. */
+/* How long a killed worker may take to be gone. */
 #define ENDING_USEC	    (5 * GCR_USEC_PER_SEC)
-/* How often the turn to thaw is asked for. */
+/* How long to wait for a worker with which files are being registered. */
+#define BORROWED_USEC	    (2 * GCR_USEC_PER_SEC)
+/* Interval between attempts to take the admission. */
 #define ADMIT_LOOK_MSEC	    20
 
-/* Free VRAM of a GPU that NVML does not tell: a worker takes @bytes and gives them back. */
+/*
+ * Check the free VRAM of a GPU for which NVML does not report it: a worker allocates @bytes and
+ * frees them.
+ */
 static int try_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes,
 		      struct gcr_error *error)
 {
@@ -110,7 +115,8 @@ bool gcr_drive_end_idle_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_U
 	struct gcr_helper *worker = NULL;
 
 	if (drive->ended_count == GCR_ARRAY_SIZE(drive->ended) ||
-	    gcr_helpers_borrow_worker(drive->vendor->helpers, uuid, is_second, &worker) < 0)
+	    gcr_helpers_take_idle_worker(drive->vendor->helpers, uuid, is_second, BORROWED_USEC,
+					 &worker) < 0)
 		return false;
 	drive->ended_bytes += gcr_gpus_process_bytes(drive->daemon->gpus, gcr_helper_pid(worker));
 	gcr_helper_kill(worker);
@@ -126,31 +132,34 @@ void gcr_drive_let_start(struct gcr_drive *drive)
 	drive->ended_bytes = 0;
 }
 
-/* The workers of one GPU that nobody uses now. False: there are none. */
+/*
+ * End the idle workers of a GPU; without figures of NVML only the second one. Returns false if
+ * none was ended.
+ */
 static bool end_idle_workers(struct gcr_drive *drive, const struct gcr_gpus_reply *reply,
 			     const uint8_t uuid[GCR_UUID_BYTES])
 {
 	const struct gcr_gpu_info *gpu = find_gpu(reply, uuid);
 	bool has_ended = gcr_drive_end_idle_worker(drive, uuid, true);
 
-	/* Who has to be asked what is free is the first one. */
+	/* Without NVML's figures the first worker is needed, to be asked for the free VRAM. */
 	if (gpu && gpu->flags & GCR_GPU_MEMORY && gcr_drive_end_idle_worker(drive, uuid, false))
 		has_ended = true;
 	return has_ended;
 }
 
-/* Whoever is being rolled back waits its turn too: it must not be left frozen for that. */
+/* A roll-back waits for the admission too: the process must not be left frozen for lack of it. */
 static int wait_admission(struct gcr_drive *drive, uint32_t mask, struct gcr_error *error)
 {
 	struct gcr_admission *admission = drive->daemon->admission;
 	uint32_t kept = gcr_exchange_take_admission(drive->task);
 
-	/* What is free of the others is taken without a wait, and what is kept stays so. */
+	/* Keep the kept admission, and take the rest only if all of it is free at once. */
 	if (kept && gcr_admission_take(admission, mask & ~kept, drive->process->pid)) {
 		drive->admitted = kept | mask;
 		return 0;
 	}
-	/* All at once: whoever has one GPU and waits for another could wait for ever. */
+	/* Take all GPUs at once: a task that holds one GPU and waits for another could deadlock. */
 	if (kept)
 		gcr_admission_leave(admission, kept);
 	while (!gcr_admission_take(admission, mask, drive->process->pid)) {
@@ -168,7 +177,7 @@ static int wait_admission(struct gcr_drive *drive, uint32_t mask, struct gcr_err
 	return 0;
 }
 
-/* What a thaw needs on each GPU, as it is noted. */
+/* Copy the VRAM that a thaw needs on each GPU, as noted; returns the number of GPUs. */
 static unsigned int copy_shares(struct gcr_drive *drive, struct gcr_share shares[GCR_GPUS_MAX])
 {
 	unsigned int count;
@@ -241,7 +250,7 @@ int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error)
 void gcr_drive_leave(struct gcr_drive *drive)
 {
 	const struct gcr_task *task = drive->task;
-	/* One that has its VRAM again after all needs it no more. */
+	/* An undone freeze has its VRAM again, and needs the admission no more. */
 	bool is_back = task->is_undoing && !drive->rolling_back;
 
 	if (task->exchange && !is_back)
@@ -259,7 +268,7 @@ void gcr_drive_finish(struct gcr_drive *drive)
 	gcr_drive_leave(drive);
 }
 
-/* Free VRAM of a GPU: as NVML has it, else a worker is asked. */
+/* Free VRAM of a GPU: from NVML if available, else from a worker. */
 static int free_bytes(struct gcr_drive *drive, const struct gcr_gpu_info *gpu, uint64_t *ret_bytes,
 		      struct gcr_error *error)
 {
@@ -302,7 +311,10 @@ static int free_bytes(struct gcr_drive *drive, const struct gcr_gpu_info *gpu, u
 			     "admitted (is libnvidia-ml.so.1 missing?)");
 }
 
-/* What the driver has put VRAM into: anonymous memory, swapped out or not. 0 if not known. */
+/*
+ * The memory that the driver has put VRAM into: anonymous memory, swapped out or not. 0 if not
+ * known.
+ */
 static uint64_t anonymous_bytes(pid_t pid)
 {
 	struct gcr_proc_status status;
@@ -312,8 +324,9 @@ static uint64_t anonymous_bytes(pid_t pid)
 
 /*
  * After the checkpoint of a process that NVML does not list (in a container its pid is another):
- * what became free is what a thaw will need, unless others took memory meanwhile. What its host
- * memory has grown by is the same sum; if less became free, that sum is asked of every GPU.
+ * the VRAM that became free is the VRAM that a thaw will need, unless others took memory at the
+ * same time. The process's host memory has grown by the same sum; if less VRAM became free, that
+ * sum is required of every GPU.
  */
 int gcr_drive_measure_freed(struct gcr_drive *drive, struct gcr_error *error)
 {
@@ -359,8 +372,8 @@ int gcr_drive_measure_freed(struct gcr_drive *drive, struct gcr_error *error)
 }
 
 /*
- * A process found frozen without a note of its need (its daemon died before it could measure):
- * no more than it holds in host memory, on whichever GPU.
+ * For a process found frozen without a noted need (its daemon died before it could measure): the
+ * need on every GPU is at most the host memory that the process holds.
  */
 void gcr_drive_assume_need(struct gcr_drive *drive)
 {
@@ -386,7 +399,6 @@ void gcr_drive_assume_need(struct gcr_drive *drive)
 	pthread_mutex_unlock(&process->lock);
 }
 
-/* What the process uses now is what a thaw will need. */
 int gcr_drive_take_stock(struct gcr_drive *drive, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
@@ -421,7 +433,7 @@ int gcr_drive_take_stock(struct gcr_drive *drive, struct gcr_error *error)
 		result = free_bytes(drive, &reply->gpus[i], &drive->free_before[i], error);
 		if (result < 0)
 			return result;
-		/* At most all that is in use is its. */
+		/* The process uses at most all VRAM that is in use. */
 		if (reply->gpus[i].total_bytes > drive->free_before[i])
 			bytes += reply->gpus[i].total_bytes - drive->free_before[i];
 	}

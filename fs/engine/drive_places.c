@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* On which GPUs a frozen process is, and where it goes: see drive.h. */
+/*
+ * The GPUs that a frozen process is on, and those that it goes to: see drive.h. A place: the GPU
+ * that contents named after another GPU are on.
+ */
 #include "fs/engine/drive.h"
 
 #include <errno.h>
@@ -22,7 +25,7 @@ static bool is_same(const uint8_t one[GCR_UUID_BYTES], const uint8_t other[GCR_U
 	return !memcmp(one, other, GCR_UUID_BYTES);
 }
 
-/* Where its bytes go, without what stays. */
+/* The pairs that really move, without those that stay on the same GPU. */
 static void take_destinations(const struct gcr_drive *drive, struct gcr_moves *ret_moves)
 {
 	ret_moves->count = 0;
@@ -41,7 +44,7 @@ static struct gcr_moves moved_of(struct gcr_process *process)
 	return moved;
 }
 
-/* May what was on GPU @from go to GPU @to? */
+/* May contents of GPU @from go to GPU @to? */
 static int check_pair(struct gcr_drive *drive, uint32_t from, uint32_t to, struct gcr_error *error)
 {
 	struct gcr_vendor *old = gcr_gpus_vendor(drive->daemon->gpus, from);
@@ -98,7 +101,7 @@ static int make_pairs(struct gcr_drive *drive, bool needs_all, struct gcr_error 
 	for (uint32_t i = 0; i < reply->gpus_count; i++) {
 		struct gcr_gpu_pair *pair = &drive->pairs[drive->pairs_count];
 
-		/* Of the others its driver knows nothing. */
+		/* The driver knows nothing of the other vendors' GPUs. */
 		if (gcr_gpus_vendor(drive->daemon->gpus, i) != drive->vendor)
 			continue;
 		memcpy(pair->from, reply->gpus[i].uuid, GCR_UUID_BYTES);
@@ -108,7 +111,7 @@ static int make_pairs(struct gcr_drive *drive, bool needs_all, struct gcr_error 
 	return 0;
 }
 
-/* A Restore names all GPUs, or none if it is to change nothing. */
+/* Set the moves that the next Restore asks for: all GPUs, or none if nothing changes. */
 static void ask_for_moves(struct gcr_drive *drive, const struct gcr_moves *moved)
 {
 	struct gcr_moves *asked = &drive->asked_moves;
@@ -136,7 +139,10 @@ int gcr_drive_make_pairs(struct gcr_drive *drive, struct gcr_error *error)
 	drive->pairs_count = process->moves_count;
 	memcpy(drive->pairs, process->moves, sizeof(drive->pairs));
 	pthread_mutex_unlock(&process->lock);
-	/* What is elsewhere after a thaw that was undone comes home, unless asked for elsewhere. */
+	/*
+	 * Contents that an undone thaw left on another GPU go back, unless the command sends them
+	 * elsewhere.
+	 */
 	result = make_pairs(drive, moved.count && !drive->pairs_count, error);
 	if (!result)
 		ask_for_moves(drive, &moved);
@@ -149,7 +155,10 @@ int gcr_drive_follow_context(struct gcr_drive *drive, enum gcr_control_state con
 	struct gcr_moves moved = moved_of(drive->process);
 	struct gcr_gpus *gpus = drive->daemon->gpus;
 
-	/* What HIP leaves on a GPU is where CRIU's plugin has restored it: its pairs say so. */
+	/*
+	 * State that HIP leaves on a GPU is where CRIU's plugin has restored it: the plugin's pairs
+	 * say so.
+	 */
 	if (control == GCR_CONTROL_CHECKPOINTED || !drive->vendor->backend->has_control)
 		return 0;
 	for (uint32_t i = 0; i < drive->pairs_count; i++) {
@@ -181,7 +190,7 @@ static bool goes_there(const struct gcr_drive *drive, const struct gcr_moves *mo
 	return is_so;
 }
 
-/* That of an earlier daemon, which went where that one wanted. */
+/* Note the Restore of an earlier daemon, which went to the GPUs that that daemon asked for. */
 static int note_earlier(struct gcr_drive *drive, struct gcr_error *error)
 {
 	struct gcr_process *process = drive->process;
@@ -225,7 +234,10 @@ void gcr_drive_recover_places(struct gcr_drive *drive, enum gcr_control_state co
 {
 	struct gcr_process *process = drive->process;
 
-	/* Else it may yet be made: a helper of the earlier daemon has perhaps just begun. */
+	/*
+	 * A checkpointed process may still be restored: a helper of the earlier daemon may have
+	 * just begun.
+	 */
 	if (control == GCR_CONTROL_CHECKPOINTED)
 		return;
 	pthread_mutex_lock(&process->lock);

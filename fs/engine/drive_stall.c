@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A process that does not answer in the middle of its verb: it is stopped, or its library does not
- * speak. The verb goes on waiting, since it can neither be undone nor ended without the process,
- * but what others need of the GPUs does not wait with it: the admission, and the turn at the
- * workers. VRAM that the verb has yet to take is kept for it (fs/engine/admission.h).
+ * Processes that do not answer in the middle of their verb: the process is stopped, or its library
+ * does not respond. The verb keeps waiting, since it can neither be undone nor ended without the
+ * process; but it no longer blocks other verbs on the GPUs: it gives up the admission and the turn
+ * at the workers. VRAM that the verb has yet to take is reserved for it (fs/engine/admission.h).
  */
 #include "fs/engine/drive.h"
 
@@ -22,16 +22,16 @@
 #include "lib/clock.h"
 #include "lib/procfs.h"
 
-/* Of one that is stopped nothing comes; a signal or a debugger may have stopped it for a moment. */
+/* Time after which a stopped process counts as stalled; a shorter stop may be a debugger's. */
 #define STOPPED_USEC   (2 * GCR_USEC_PER_SEC)
-/* All waits of a verb together, and what the driver may take for each byte (1 GB/s). */
+/* Limit for all waits of a verb together, plus the driver's time per byte (1 GB/s). */
 #define PATIENCE_USEC  (10 * GCR_USEC_PER_SEC)
 #define BYTES_PER_USEC 1024
-/* In an exchange, for work on the GPU to end. */
+/* Limit for GPU work to end, in an exchange. */
 #define GATE_USEC      (60 * GCR_USEC_PER_SEC)
-/* As long after the deadline: an answer that is due then may be a little late. */
+/* The same after the deadline: an answer that is due then may be a little late. */
 #define LATE_USEC      (500 * GCR_USEC_PER_MSEC)
-/* Beyond what NVML counted; see drive_memory.c. */
+/* Beyond the VRAM that NVML counted; see drive_memory.c. */
 #define MARGIN_BYTES   (64ull << 20)
 
 void gcr_drive_begin_wait(struct gcr_drive *drive)
@@ -53,7 +53,10 @@ int gcr_drive_check_stopped(struct gcr_drive *drive, struct gcr_error *error)
 {
 	struct gcr_proc_status status;
 
-	/* A tracer's stop passes: CRIU holds what it restores so, until the thaw is accepted. */
+	/*
+	 * A tracer's stop does not count: CRIU keeps a restored process in one until the thaw is
+	 * accepted.
+	 */
 	if (gcr_proc_status(drive->process->pid, &status) < 0 || status.state != 'T')
 		return 0;
 	return gcr_error_set(error, EOPNOTSUPP,
@@ -62,7 +65,7 @@ int gcr_drive_check_stopped(struct gcr_drive *drive, struct gcr_error *error)
 			     (int)drive->process->pid, (int)drive->process->pid);
 }
 
-/* Has a signal stopped it, though a debugger, or we, have some of its threads? */
+/* Has a signal stopped any thread, even if a debugger or the daemon has stopped others? */
 static bool has_stopped_thread(pid_t pid)
 {
 	_cleanup_closedir_ DIR *directory = NULL;
@@ -88,7 +91,7 @@ bool gcr_drive_sees_stop(struct gcr_drive *drive)
 	return gcr_proc_status(pid, &status) == 0 && (status.state == 'T' || status.state == 't');
 }
 
-/* Seen stopped for long enough. */
+/* Has the process been seen stopped for STOPPED_USEC? */
 static bool is_stopped(struct gcr_drive *drive, int64_t now_usec)
 {
 	if (!gcr_drive_sees_stop(drive)) {
@@ -143,12 +146,14 @@ void gcr_drive_need(struct gcr_drive *drive, struct gcr_process *process,
 	need->pid = process->pid;
 }
 
-/* What a Restore that is under way may yet take of the GPUs that we are alone on. */
+/*
+ * Turn the admission into a need: the VRAM that a Restore under way may still take of these GPUs.
+ */
 static void give_admission_up(struct gcr_drive *drive)
 {
 	if (!drive->admitted)
 		return;
-	/* A second Restore of the same verb: what it needs is noted already. */
+	/* In a second Restore of the same verb the need is noted already. */
 	if (!drive->need.is_noted) {
 		memset(drive->need.bytes, 0, sizeof(drive->need.bytes));
 		gcr_drive_need(drive, drive->process, NULL, &drive->need);
@@ -158,8 +163,8 @@ static void give_admission_up(struct gcr_drive *drive)
 }
 
 /*
- * Workers that have ended to make room for a Restore may be started again by others if their
- * contexts leave it what it needs.
+ * Let others start the workers again that were ended to make room for a Restore, if the contexts of
+ * these leave enough VRAM for that Restore.
  */
 static void give_places_up(struct gcr_drive *drive)
 {
@@ -189,7 +194,7 @@ void gcr_drive_check_stall(struct gcr_drive *drive)
 
 	if (!drive->asked_usec)
 		return;
-	/* Nobody waits for a verb that holds nothing. */
+	/* A verb that holds nothing delays no other verb. */
 	if (!drive->admitted && !drive->has_workers && !drive->task->exchange) {
 		drive->asked_usec = now_usec;
 		return;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The processes that empty files. state.lock guards the list; with it only the quota is asked. */
+/*
+ * The list of processes that empty files. state.lock guards the list; while the lock is held, only
+ * the quota is called.
+ */
 #include "fs/engine/emptying.h"
 
 #include <errno.h>
@@ -25,7 +28,7 @@ struct emptying {
 	struct emptying *next;
 	uid_t owner;
 	int fd;	   /* the directory, until the process has been started; then -1 */
-	pid_t pid; /* 0: it could not be started yet */
+	pid_t pid; /* 0: not started yet */
 	int pidfd;
 };
 
@@ -36,7 +39,7 @@ static struct {
 	struct emptying *list;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* It stays in the list, for another try, if there is no process for it now. */
+/* Start the process. If that fails, the entry stays in the list for another attempt. */
 static void start_locked(struct emptying *emptying)
 {
 	_cleanup_(gcr_environment_free_cleanup) char **environment = gcr_helper_environment();
@@ -70,7 +73,7 @@ static bool has_ended(const struct emptying *emptying)
 	return emptying->pid && waitpid(emptying->pid, NULL, WNOHANG) != 0;
 }
 
-/* Those that have ended go; those that have not begun are tried again. */
+/* Remove the entries whose process has ended; try again to start those that have none. */
 static void look_locked(void)
 {
 	struct emptying **at = &state.list;
@@ -138,7 +141,7 @@ void gcr_emptying_stop(void)
 	state.daemon = NULL;
 }
 
-/* Of @owner, or (@of_all) of all users that are limited. */
+/* Count the entries of @owner, or (@of_all) of all users that are limited. */
 static unsigned int count_locked(uid_t owner, bool of_all)
 {
 	unsigned int count = 0;

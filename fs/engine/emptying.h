@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Giving back the memory of files that a program may keep open (fs/engine/transit.h). A program
- * with a descriptor for writing can hold such a file's lock for ever, so the daemon itself never
- * cuts or unlinks one: a process of its own does, gpucr-empty. How many of these may wait is
- * limited for each user, with all his subordinate ids, and for all users.
+ * Frees the memory of files that a program may keep open (fs/engine/transit.h). A program with a
+ * descriptor for writing can hold such a file's lock for ever, so the daemon itself never truncates
+ * or unlinks one: a separate process, gpucr-empty, does. The number of such processes that may wait
+ * is limited for each user (with all his subordinate ids), and for all users.
  */
 #ifndef GCR_FS_ENGINE_EMPTYING_H
 #define GCR_FS_ENGINE_EMPTYING_H
@@ -13,22 +13,22 @@
 #include "lib/error.h"
 
 #define GCR_EMPTYING_PROGRAM   "gpucr-empty"
-#define GCR_EMPTYING_DIRECTORY 3 /* its descriptor */
+#define GCR_EMPTYING_DIRECTORY 3 /* descriptor of the directory in gpucr-empty */
 
-#define GCR_EMPTYING_USER_MAX 2	 /* that wait, of one user */
+#define GCR_EMPTYING_USER_MAX 2	 /* waiting processes of one user */
 #define GCR_EMPTYING_ROOT_MAX 16 /* of root and of the daemon's user */
 #define GCR_EMPTYING_ALL_MAX  64 /* of all other users together */
 
 struct gcr_daemon;
 
-/* Once, before all others. -errno with words. */
+/* To be called once, before all others. Returns -errno with a message. */
 int gcr_emptying_start(struct gcr_daemon *daemon, struct gcr_error *error);
-/* Afterwards none is begun. Those that wait are killed, and not waited for. */
+/* No process is started after this. Those that wait are killed; their end is not awaited. */
 void gcr_emptying_stop(void);
 
 /*
- * May a process of @uid be given files once more? -EBUSY with words: too many of its user's are
- * still to be emptied.
+ * May a process of @uid be given files once more? -EBUSY with a message: too many files of its user
+ * are still to be emptied.
  */
 int gcr_emptying_check(uid_t uid, struct gcr_error *error);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which engine a process gets. */
+/* The choice of the engine for a process. */
 #include "fs/engine/engine.h"
 
 #include <string.h>
@@ -23,13 +23,13 @@ bool gcr_engine_has_files(const char *name)
 	return !strcmp(name, gcr_engine_vmm.name) || !strcmp(name, gcr_engine_hip.name);
 }
 
-/* What is left for a process without a library that can hand its memory over. */
+/* The engine for a process without a library that can hand its memory over. */
 static const struct gcr_engine *fallback(const struct gcr_process *process)
 {
 	return process->vendor->backend->has_control ? &gcr_engine_driver : &gcr_engine_none;
 }
 
-/* The engine that needs its library. */
+/* The preferred engine if the preload library is available. */
 static const struct gcr_engine *best(const struct gcr_process *process)
 {
 	return process->vendor->backend->has_control ? &gcr_engine_vmm : &gcr_engine_hip;
@@ -48,7 +48,7 @@ const struct gcr_engine *gcr_engine_of(struct gcr_process *process)
 	return fallback(process);
 }
 
-/* For one that runs: by what its preload library says. */
+/* The engine for a running process, from the facts of its preload library. */
 static const struct gcr_engine *choose(struct gcr_process *process,
 				       const struct gcr_page_facts *facts, const char **ret_reason)
 {
@@ -106,7 +106,10 @@ int gcr_engine_freeze(struct gcr_task *task, enum gcr_state *ret_state, struct g
 	while (gcr_link_is_due(task->process) && !gcr_task_stopped(task) &&
 	       gcr_clock_usec() < deadline_usec)
 		usleep(CONNECT_LOOK_USEC);
-	/* Without it another engine, or none, would refuse a process that is as good as ever. */
+	/*
+	 * The wait was cut short: another engine could wrongly refuse a process whose library may
+	 * still connect.
+	 */
 	if (gcr_task_stopped(task)) {
 		*ret_state = task->from;
 		return gcr_drive_stopped(error);

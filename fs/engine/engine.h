@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How a process is frozen and thawed: the engines, chosen per process by what is there. */
+/* Engines: the ways in which a process is frozen and thawed, chosen for each process. */
 #ifndef GCR_FS_ENGINE_ENGINE_H
 #define GCR_FS_ENGINE_ENGINE_H
 
@@ -10,55 +10,57 @@ struct gcr_engine {
 	const char *name;
 
 	/*
-	 * Carry out the task's verb. 0: done. Otherwise -errno with words, and *ret_state is where
-	 * the process is now: normally where it came from; frozen after a failed freeze that could
-	 * not be rolled back; failed if it is lost. Both set *ret_state in every case.
+	 * Carry out the task's verb. 0: done. Otherwise -errno with a message. *ret_state is set in
+	 * every case to the state of the process: after an error normally the state before the
+	 * verb; frozen after a failed freeze that could not be rolled back; failed if the process
+	 * is lost.
 	 */
 	int (*freeze)(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
 	int (*thaw)(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
 
-	/* Find out where an earlier daemon left the process, and bring it to a settled state. */
+	/* Find out how an earlier daemon left the process, and bring it to a settled state. */
 	int (*recover)(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
 };
 
-/* The driver's own checkpoint, with the VRAM in the process's host memory. */
+/* The driver's own checkpoint; VRAM goes into the process's host memory. */
 extern const struct gcr_engine gcr_engine_driver;
 
-/* VRAM handed over to workers and copied into the store, the rest by the driver. */
+/* VRAM is handed over to workers and copied into the store; the driver checkpoints the rest. */
 extern const struct gcr_engine gcr_engine_vmm;
 
 /*
- * The same for a vendor whose driver checkpoints nothing: the rest stays where it is. Its `freeze`
- * is what `freeze data` is.
+ * The same for a vendor whose driver has no checkpoint: the rest stays where it is, so that
+ * `freeze` does the same as `freeze data`.
  */
 extern const struct gcr_engine gcr_engine_hip;
 
-/* Nothing can be done for it. */
+/* Refuses all verbs: there is no way to freeze the process. */
 extern const struct gcr_engine gcr_engine_none;
 
 /*
- * For what needs a freeze later on: -EOPNOTSUPP, with words, if it runs and nothing can freeze it.
- * A library that is in the program and not connected yet may come.
+ * Can the process be frozen later? -EOPNOTSUPP, with a message, if it runs and no engine can freeze
+ * it. A library that is in the program but not connected yet counts as usable.
  */
 int gcr_engine_check(struct gcr_process *process, struct gcr_error *error);
 
-/* Does the engine of this name move VRAM into files? */
+/* Does the engine named @name move VRAM into files? */
 bool gcr_engine_has_files(const char *name);
 
 /* The engine that the process was frozen by. Never NULL. */
 const struct gcr_engine *gcr_engine_of(struct gcr_process *process);
 
-/* The engine for this process, and in *ret_reason (static) why not a better one. Never NULL. */
+/* The engine for this process; *ret_reason (static) says why not a better one. Never NULL. */
 const struct gcr_engine *gcr_engine_choose(struct gcr_process *process, const char **ret_reason);
 
-/* The same by what is known of its preload library; @facts is NULL if there is none connected. */
+/* The same from the facts of its preload library; @facts is NULL if no library is connected. */
 const struct gcr_engine *gcr_engine_choose_by(struct gcr_process *process,
 					      const struct gcr_page_facts *facts,
 					      const char **ret_reason);
 
 /*
- * Freeze it with that engine: a library that is in the program and not connected yet is waited for,
- * three seconds at most. As freeze() of struct gcr_engine; -ECANCELED if it is stopped meanwhile.
+ * Freeze the process with the engine that is chosen for it, after waiting at most three seconds for
+ * a library that is in the program but not connected yet. Returns as freeze() of struct gcr_engine;
+ * -ECANCELED if the task is stopped during the wait.
  */
 int gcr_engine_freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
 

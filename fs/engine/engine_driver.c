@@ -3,10 +3,11 @@
  * The `driver` engine: Lock, Checkpoint, Restore and Unlock through a control helper; the driver
  * keeps the VRAM's contents in the process's own memory.
  *
- * The driver serves the calls for one target one after the other, inside the target: whoever asks
- * for the state while a call runs gets it when that call has ended (measured). So a helper that
- * dies in the middle costs nothing but a new helper: its answer to GetState says how the call
- * ended. What must never happen is a Restore without enough VRAM: it cannot be repeated (measured).
+ * The driver serves the calls for one process one after the other, inside that process: a request
+ * for the state while another call runs is answered when that call has ended (measured). So a
+ * helper that dies in the middle only has to be replaced: the answer of the new one to GetState
+ * says how the call ended. A Restore without enough VRAM must never happen: it cannot be repeated
+ * (measured).
  *
  * Points at which the process could be lost, each with a test that fires there: helper killed in
  * Lock, Checkpoint, Restore, Unlock; driver error from each; VRAM taken before a Restore, also that
@@ -29,7 +30,7 @@
 #include "lib/clock.h"
 #include "lib/proc_source.h"
 
-/* Roll back to running from wherever the driver is. */
+/* Roll back to running from any state of the driver. */
 static int back_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 			   struct gcr_error *error)
 {
@@ -40,7 +41,7 @@ static int back_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 	return result;
 }
 
-/* Roll back to frozen from wherever the driver is, likewise. */
+/* Roll back to frozen from any state of the driver. */
 static int back_to_frozen(struct gcr_drive *drive, enum gcr_state *ret_state,
 			  struct gcr_error *error)
 {
@@ -62,7 +63,10 @@ static int back_to_frozen(struct gcr_drive *drive, enum gcr_state *ret_state,
 			return 0;
 		}
 		if (!result && state == GCR_CONTROL_RUNNING) {
-			/* Not after the record: without one no daemon knows that it is parked. */
+			/*
+			 * Unpark before the record is removed: without a record no daemon knows
+			 * that the library is parked.
+			 */
 			gcr_unpark(drive->process);
 			gcr_drive_remove_record(drive);
 			*ret_state = GCR_STATE_RUNNING;
@@ -81,8 +85,8 @@ static int back_to_frozen(struct gcr_drive *drive, enum gcr_state *ret_state,
 }
 
 /*
- * End a verb that failed with @result and words in @error: undo it, keep the first words, add the
- * way back's if that failed too.
+ * End a verb that failed with @result: undo it with @back. @error keeps its message; if the
+ * roll-back fails too, its message is appended.
  */
 static int undo(struct gcr_drive *drive, int result,
 		int (*back)(struct gcr_drive *, enum gcr_state *, struct gcr_error *),
@@ -105,13 +109,16 @@ static void set_frozen(struct gcr_drive *drive, enum gcr_state *ret_state)
 {
 	struct gcr_error error;
 
-	/* The record of the intent is there and leads a next daemon to the same end. */
+	/*
+	 * If this fails, the record of the intent remains, and leads a next daemon to the same
+	 * state.
+	 */
 	if (gcr_drive_write_record(drive, GCR_RECORD_FROZEN, &error) < 0)
 		gcr_log(LOG_WARNING, drive->process->pid, "%s", error.words);
 	*ret_state = GCR_STATE_FROZEN;
 }
 
-/* What this engine cannot do at all. */
+/* Refuse commands that this engine does not support. */
 static int check_engine(struct gcr_drive *drive, struct gcr_error *error)
 {
 	const char *reason;
@@ -125,9 +132,9 @@ static int check_engine(struct gcr_drive *drive, struct gcr_error *error)
 }
 
 /*
- * What its library says of it, also of one that is not connected: its page is memory that can be
- * read whatever the program's threads do, those that the driver holds up among them. *ret_seen: it
- * has one, and nothing goes past it.
+ * Check the facts in the library's page. That also works if the library is not connected: the page
+ * is memory that can be read whatever the program's threads do, even if the driver has blocked
+ * them. *ret_seen: the process has a library, and no call bypasses it.
  */
 static int check_facts(struct gcr_drive *drive, bool *ret_seen, struct gcr_error *error)
 {
@@ -152,7 +159,8 @@ static int check_facts(struct gcr_drive *drive, bool *ret_seen, struct gcr_error
 	pthread_mutex_lock(&process->lock);
 	was_handed_over = process->was_handed_over || facts.flags & GCR_PAGE_IMPORTED;
 	pthread_mutex_unlock(&process->lock);
-	/* The driver would checkpoint shared handles and never be able to restore them (measured).
+	/*
+	 * The driver would checkpoint shared handles and never be able to restore them (measured).
 	 */
 	if (was_handed_over) {
 		gcr_engine_choose(process, &reason);
@@ -164,7 +172,7 @@ static int check_facts(struct gcr_drive *drive, bool *ret_seen, struct gcr_error
 	return gcr_obstacles_check(process, &facts, error);
 }
 
-/* Checks that can change until the driver has the process locked. */
+/* Checks whose result can change until the driver has the process locked. */
 static int check_sharing(struct gcr_drive *drive, bool *ret_seen, struct gcr_error *error)
 {
 	int result = check_facts(drive, ret_seen, error);
@@ -175,9 +183,10 @@ static int check_sharing(struct gcr_drive *drive, bool *ret_seen, struct gcr_err
 }
 
 /*
- * Once more with the process locked: until then it may have begun to share. A library counts a
- * sharing before it asks the driver for it, so from here on there are no more that are not counted,
- * and the program's threads, which may stand still in the driver, have to do nothing for that.
+ * Repeat the checks with the process locked, since the process may have begun to share memory
+ * before. A library counts a sharing before it asks the driver for it, so from here on every
+ * sharing is counted, without any action of the program's threads, which may be blocked in the
+ * driver.
  */
 static int check_locked(struct gcr_drive *drive, bool was_seen, struct gcr_error *error)
 {
@@ -315,8 +324,8 @@ static int thaw(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_e
 }
 
 /*
- * An earlier daemon died, perhaps in the middle of a verb. Nobody waits for the verb any more:
- * what the driver has checkpointed is frozen, what is merely locked goes on.
+ * An earlier daemon died, perhaps in the middle of a verb, whose writer no longer waits: a process
+ * that the driver has checkpointed is frozen; one that is only locked is brought back to running.
  */
 static int recover(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
 {
@@ -324,7 +333,7 @@ static int recover(struct gcr_drive *drive, enum gcr_state *ret_state, struct gc
 	int result;
 
 	gcr_drive_set_phase(drive, "recovery");
-	/* A verb's state must not stay: then no verb would apply, and thaw may yet help. */
+	/* A transitional state must not stay: no verb would apply, but thaw may still help. */
 	*ret_state = drive->task->from == GCR_STATE_FROZEN ? GCR_STATE_FROZEN : GCR_STATE_FAILED;
 	result = gcr_drive_ask_state(drive, &state, error);
 	if (result < 0)
@@ -338,7 +347,7 @@ static int recover(struct gcr_drive *drive, enum gcr_state *ret_state, struct gc
 	return back_to_running(drive, ret_state, error);
 }
 
-/* However the verb ended: a frozen process holds what it used, a running one nothing. */
+/* After every verb: a frozen process holds the VRAM that it used, a running one nothing. */
 static void set_held(struct gcr_process *process, enum gcr_state state)
 {
 	pthread_mutex_lock(&process->lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * No engine: a process whose vendor's driver freezes nothing by itself, and whose memory no preload
- * library can hand over. All verbs say why, and nothing is touched.
+ * No engine: for a process whose vendor's driver has no checkpoint, and whose memory no preload
+ * library can hand over. All verbs fail with the reason, and nothing is touched.
  */
 #include "fs/engine/engine.h"
 
@@ -14,7 +14,7 @@ static int explain(struct gcr_process *process, struct gcr_error *error)
 {
 	const char *reason;
 
-	/* Its library is the first to go. */
+	/* An ending process loses its library first. */
 	if (gcr_process_is_going(process))
 		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
 	if (gcr_link_is_due(process))

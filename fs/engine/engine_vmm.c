@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The `vmm` and `hip` engines: the program's preload library hands its VRAM over to the workers of
- * its GPUs, which copy it into the store at the speed of the link, while the driver checkpoints
- * what is left; with `hip`, and with `freeze data`, that stays where it is.
+ * its GPUs, which copy it into the store at the speed of the link, while the driver checkpoints the
+ * rest; with `hip`, and with `freeze data`, the rest stays where it is.
  *
- * Where the bytes are, and who can bring them back, at every point of a freeze:
- *   until HAND_OVER     in the program; its managed memory, from HOLD on, in files that it has
- * descriptors of;
- *   until COMMIT        in VRAM, which the program's own descriptors keep: it takes them back
- * itself, also if the daemon and the workers are dead; from the record "frozen" on, which comes
- * before COMMIT: in the store, complete. On thaw they stay in the store until the program has
- * opened its gate.
+ * Location of the bytes, and the way back, at every point of a freeze:
+ *   until HAND_OVER     in the program; its managed memory, from HOLD on, in files of which the
+ *                       program has descriptors;
+ *   until COMMIT        in VRAM, kept alive by the program's own descriptors: the program takes it
+ *                       back itself, even if the daemon and the workers are dead;
+ *   from the record "frozen" on, which comes before COMMIT: in the store, complete.
+ * On thaw the bytes stay in the store until the program has opened its gate.
  *
- * The agent in the program calls the driver, and so cannot be asked to while the driver has the
- * process locked or checkpointed: the way back first brings the driver back.
+ * The agent in the program calls the driver, so it cannot be sent requests while the driver has the
+ * process locked or checkpointed: a roll-back first brings the driver back to running.
  *
  * Points at which the process could be lost, each with a test that fires there: gate, table, store
  * full, SAVE, HOLD, hand-over, worker, Lock, Checkpoint, copy, vote, record, COMMIT; CREATE,
@@ -33,10 +33,10 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* For a library that is there to be told that its program's driver has gone. */
+/* How long to try to tell a library that its program's driver has deinitialised. */
 #define TELL_USEC (2 * GCR_USEC_PER_SEC)
 
-/* What the verb holds of the GPUs, while its process does not answer. */
+/* The process does not answer: release the GPU resources that the verb holds. */
 static void let_others(struct gcr_drive *drive)
 {
 	struct gcr_vmm *vmm = (struct gcr_vmm *)((char *)drive - offsetof(struct gcr_vmm, drive));
@@ -55,7 +55,7 @@ void gcr_vmm_init(struct gcr_vmm *vmm, struct gcr_task *task)
 	vmm->drive.let_others = let_others;
 }
 
-/* Of a process that has ended nobody needs the bytes. */
+/* If the process has ended, its bytes are dropped too. */
 static void let_go_of_snapshot(struct gcr_vmm *vmm)
 {
 	struct gcr_process *process = vmm->drive.process;
@@ -111,7 +111,7 @@ int64_t gcr_vmm_lap(int64_t *since_usec)
 	return duration_usec;
 }
 
-/* ---- the way back ---- */
+/* ---- roll-back ---- */
 
 void gcr_vmm_add_words(struct gcr_vmm *vmm, const struct gcr_error *back_error,
 		       struct gcr_error *error)
@@ -124,7 +124,7 @@ void gcr_vmm_add_words(struct gcr_vmm *vmm, const struct gcr_error *back_error,
 	gcr_log(LOG_ERR, vmm->drive.process->pid, "roll-back: %s", back_error->words);
 }
 
-/* The program has its memory and goes on; the driver has it running. */
+/* Give the program its memory back and open its gate; the driver has the process running. */
 static int memory_to_running(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_error unused;
@@ -132,20 +132,21 @@ static int memory_to_running(struct gcr_vmm *vmm, struct gcr_error *error)
 
 	if (result < 0)
 		return result;
-	/* A HOLD that was not answered may yet have been done. */
+	/* A HOLD that was not answered may have been carried out all the same. */
 	if (vmm->phase == GCR_PRELOAD_GATED && vmm->count > vmm->device_count)
 		gcr_vmm_ask(vmm, GCR_MESSAGE_TAKE_BACK, &unused);
 	if (vmm->phase == GCR_PRELOAD_HANDED || vmm->phase == GCR_PRELOAD_HELD) {
 		/*
-		 * Most likely it has them still; it says itself if one is missing. Those that an
-		 * earlier daemon gave it are the only ones.
+		 * Send the files again: most likely the library still has them, and it reports a
+		 * missing one itself. Separate transit files that an earlier daemon gave to the
+		 * library exist only there, and cannot be made again.
 		 */
 		if (!vmm->transit && vmm->snapshot && !gcr_transit_is_apart(vmm->snapshot))
 			gcr_vmm_make_transit(vmm, GCR_TRANSIT_OUT, &unused);
 		gcr_vmm_send_files(vmm, &unused);
 		result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_TAKE_BACK, error);
 	}
-	/* Also if it is running: a gate that was closed in vain stays closed. */
+	/* Also sent to a running library: a gate that was closed in vain stays closed. */
 	if (!result)
 		result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_GATE_OPEN, error);
 	return result;
@@ -161,7 +162,7 @@ int gcr_vmm_back_to_running(struct gcr_vmm *vmm, bool by_driver, enum gcr_state 
 	vmm->drive.rolling_back = true;
 	if (by_driver)
 		result = gcr_drive_to_running(&vmm->drive, ret_state, error);
-	/* The library may never answer: others get their turn at the GPU. */
+	/* The library may never answer: give the admission back before the request. */
 	gcr_drive_leave(&vmm->drive);
 	if (vmm->transit)
 		gcr_transit_stop(vmm->transit);
@@ -190,7 +191,7 @@ void gcr_vmm_let_workers_go(struct gcr_vmm *vmm)
 		gcr_vmm_close_sessions(vmm);
 }
 
-/* ---- both ways ---- */
+/* ---- freeze and thaw ---- */
 
 void gcr_vmm_set_running(struct gcr_vmm *vmm)
 {
@@ -205,13 +206,13 @@ void gcr_vmm_set_running(struct gcr_vmm *vmm)
 	process->was_handed_over = true;
 
 	pthread_mutex_unlock(&process->lock);
-	/* The files of managed memory may differ from what the metadata says. */
+	/* The files of managed memory may no longer match the metadata. */
 	may_keep = vmm->is_verified && vmm->device_count == vmm->count;
 	gcr_snapshot_unref(TAKE_PTR(vmm->snapshot));
 	vmm->extents = NULL;
 	if (snapshot && (!may_keep || gcr_store_keep(snapshot, &vmm->digests) < 0))
 		gcr_snapshot_discard(snapshot);
-	/* Whoever has noticed that has looked for what is kept before. */
+	/* The end of the process was handled before the snapshot was kept: drop it here. */
 	if (may_keep && gcr_process_has_ended(process))
 		gcr_store_drop_kept(vmm->drive.daemon->store, process->pid, process->start_ticks);
 }
@@ -227,7 +228,7 @@ void gcr_vmm_use_snapshot(struct gcr_vmm *vmm)
 	vmm->timing.bytes = gcr_snapshot_bytes(vmm->snapshot);
 }
 
-/* A program that is ending needs nothing of what it had handed over, and nothing holds it up. */
+/* The program is ending: drop the memory that it has handed over, and release its threads. */
 static void let_program_go(struct gcr_vmm *vmm)
 {
 	struct gcr_process *process = vmm->drive.process;
@@ -235,7 +236,10 @@ static void let_program_go(struct gcr_vmm *vmm)
 	struct gcr_error unused;
 
 	gcr_vmm_close_sessions(vmm);
-	/* It may not know: then its threads wait at the gate, perhaps in its exit. */
+	/*
+	 * The library may not know: then the program's threads wait at the gate, perhaps in its
+	 * exit.
+	 */
 	if (!gcr_link_is_ending(process) && gcr_vmm_connect(vmm, TELL_USEC, &unused) == 0)
 		gcr_vmm_ask(vmm, GCR_MESSAGE_DRIVER_GONE, &unused);
 	pthread_mutex_lock(&process->lock);
@@ -251,7 +255,7 @@ static void let_program_go(struct gcr_vmm *vmm)
 
 /* ---- the engine ---- */
 
-/* A frozen process holds its files and what the driver keeps; a running one nothing. */
+/* A frozen process holds its files and the driver's share; a running one nothing. */
 static void set_held(struct gcr_process *process, enum gcr_state state)
 {
 	pthread_mutex_lock(&process->lock);
@@ -274,7 +278,7 @@ static int run(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_erro
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	gcr_vmm_init(vmm, task);
 	result = verb(vmm, ret_state, error);
-	/* Whatever failed first as it went. */
+	/* Any failure may be a consequence of the process's end. */
 	if (result < 0)
 		result = gcr_drive_explain_end(&vmm->drive, result, error);
 	if (gcr_drive_let_go(&vmm->drive, result, ret_state))

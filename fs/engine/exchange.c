@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Each of the two says how far it is, and waits for the other one. exchange->lock is the last that
- * is taken, but for that of the admissions.
+ * Each task of an exchange publishes its progress and waits for that of the other one.
+ * exchange->lock is taken last, except for the lock of the admissions.
  *
- * Whatever happens, one of them is in VRAM in the end, or `error` says why not: until the freeze
- * has committed, a failure of either takes both back; from then on a failure of the thaw has the
- * other process thawed again. A process that ends takes nothing back but what depends on it: the
- * thaw goes on if the one that was to be frozen has ended, since its VRAM is free.
+ * In the end one of the two processes is in VRAM, or `error` says why not: until the freeze has
+ * committed, a failure of either task rolls back both; from then on, if the thaw fails, the other
+ * process is thawed again. If a process ends, only the steps that depend on it are undone: the thaw
+ * continues if the process to be frozen has ended, since the VRAM of that process is free.
  */
 #include "fs/engine/exchange_private.h"
 
@@ -26,7 +26,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* How often a stop is looked for. */
+/* Interval between checks for a stop. */
 #define LOOK_USEC   (20 * GCR_USEC_PER_MSEC)
 /* The kernel may return the VRAM of a frozen process a little later (see vmm_released.c). */
 #define RETURN_USEC (2 * GCR_USEC_PER_SEC)
@@ -73,7 +73,7 @@ bool gcr_exchange_thaws(const struct gcr_task *task)
 	return task->exchange && task->command != &task->exchange->freeze;
 }
 
-/* ---- how far they are ---- */
+/* ---- progress ---- */
 
 enum gcr_exchange_progress *gcr_exchange_progress_of(const struct gcr_task *task)
 {
@@ -121,7 +121,7 @@ void gcr_exchange_wait_a_moment(struct gcr_exchange *exchange,
 	pthread_mutex_unlock(&exchange->lock);
 }
 
-/* Until the other one is that far; -ECANCELED: the two are to stop. */
+/* Wait until the other task has reached @wanted. -ECANCELED: the two are to stop. */
 static int wait_for(struct gcr_task *task, const enum gcr_exchange_progress *progress,
 		    enum gcr_exchange_progress wanted)
 {
@@ -130,7 +130,7 @@ static int wait_for(struct gcr_task *task, const enum gcr_exchange_progress *pro
 			return -ECANCELED;
 		gcr_exchange_wait_a_moment(task->exchange, progress, wanted);
 	}
-	/* A task that fails stops the operation before it says that it has failed. */
+	/* A task that fails stops the operation before it publishes its failure. */
 	return gcr_task_stopped(task) ? -ECANCELED : 0;
 }
 
@@ -158,7 +158,7 @@ enum gcr_exchange_progress gcr_exchange_wait_for_thaw(struct gcr_task *task, int
 		if (progress < GCR_EXCHANGE_DECIDED && exchange->stopped_usec &&
 		    now_usec >= exchange->stopped_usec + usec)
 			break;
-		/* Nothing is undone any more: it may stay as it is, frozen. */
+		/* Nothing can be undone any more: the frozen process may stay frozen. */
 		if (progress == GCR_EXCHANGE_DECIDED && exchange->stopped_usec &&
 		    is_stuck(exchange) &&
 		    now_usec >= exchange->stopped_usec + GCR_EXCHANGE_GIVE_UP_USEC)
@@ -224,7 +224,7 @@ void gcr_exchange_let_others(struct gcr_drive *drive, const struct gcr_snapshot 
 	gcr_snapshot_unref(held);
 	pthread_mutex_lock(&exchange->lock);
 	exchange->is_stuck |= gcr_exchange_thaws(drive->task);
-	/* Until it is over the place of the one that may come back is kept. */
+	/* Until the exchange is over, room is kept for the process that may come back. */
 	if (exchange->admitted && !exchange->need.is_noted)
 		exchange->need = need;
 	if (exchange->admitted)
@@ -306,7 +306,7 @@ int gcr_exchange_wait_room(struct gcr_task *task)
 {
 	struct gcr_exchange *exchange = task->exchange;
 
-	/* What has not come back by then does so at any moment. */
+	/* The freeze is done, but VRAM may still come back: check again after a short wait. */
 	if (gcr_exchange_get(exchange, &exchange->frozen) == GCR_EXCHANGE_DONE)
 		gcr_exchange_wait_a_moment(exchange, &exchange->frozen, GCR_EXCHANGE_FAILED);
 	return wait_for(task, &exchange->frozen, GCR_EXCHANGE_DONE);

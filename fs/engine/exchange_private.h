@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How far the two of an exchange are, for exchange.c (what engines ask) and fs/job/exchange_run.c
- * (from start to end). Nobody else includes this.
+ * Progress of the two tasks of an exchange, shared by exchange.c (queries of engines) and
+ * fs/job/exchange_run.c (start to end). No other file includes this one.
  */
 #ifndef GCR_FS_ENGINE_EXCHANGE_PRIVATE_H
 #define GCR_FS_ENGINE_EXCHANGE_PRIVATE_H
@@ -15,20 +15,20 @@
 #include "lib/clock.h"
 
 /*
- * When the two are to stop, a thaw that can go back does so soon. One whose program does not answer
- * is not waited for: where there is room beside it, the other one comes back after the first of
- * these times, and after the second it stays as it is.
+ * When the two are to stop, a thaw that can roll back does so soon. A thaw whose program does not
+ * answer is not waited for: after the first of these times the frozen process is thawed again if
+ * there is VRAM for both, and after the second it stays frozen.
  */
 #define GCR_EXCHANGE_PATIENCE_USEC GCR_USEC_PER_SEC
 #define GCR_EXCHANGE_GIVE_UP_USEC  (10 * GCR_USEC_PER_SEC)
 
-/* In the order in which they come about; nobody waits for one that has failed. */
+/* In the order in which they are reached; no task waits for one that has failed. */
 enum gcr_exchange_progress {
 	GCR_EXCHANGE_STARTED,
-	GCR_EXCHANGE_READY,   /* the thaw is alone on its GPUs; the freeze has its workers */
-	GCR_EXCHANGE_BEGUN,   /* of the freeze: VRAM that it may need again becomes free */
-	GCR_EXCHANGE_DECIDED, /* of the thaw: nothing stops it any more */
-	GCR_EXCHANGE_DONE,    /* running; frozen, or ended: the VRAM is free */
+	GCR_EXCHANGE_READY,   /* the thaw has its admission; the freeze has its workers */
+	GCR_EXCHANGE_BEGUN,   /* freeze only: VRAM that it may need again becomes free */
+	GCR_EXCHANGE_DECIDED, /* thaw only: nothing stops it any more */
+	GCR_EXCHANGE_DONE,    /* the process is running; or frozen or ended, with its VRAM free */
 	GCR_EXCHANGE_FAILED,
 };
 
@@ -40,27 +40,28 @@ struct gcr_exchange {
 	enum gcr_exchange_progress thawed;
 	int64_t out_usec;     /* when the freeze was done, monotonic */
 	int64_t stopped_usec; /* when the freeze noticed that the two are to stop; 0: not yet */
-	int64_t undone_usec;  /* until when what it was frozen for may be taken back */
-	uint32_t admitted;    /* kept for whoever goes back */
-	bool is_over;	      /* nobody goes back any more, or not soon */
-	bool has_left;	      /* the thaw needs its admission no more */
+	int64_t undone_usec;  /* until when an undo of the freeze waits for others */
+	uint32_t admitted;    /* mask of GPUs whose admission is kept for a roll-back */
+	bool is_over;	      /* the admission is no longer kept: no roll-back, or not soon */
+	bool has_left;	      /* the thaw no longer needs its admission */
 	bool is_stuck;	      /* the thaw's process does not answer */
-	struct gcr_need need; /* instead of `admitted`, when one of the two does not answer */
+	struct gcr_need need; /* replaces `admitted` when one of the two does not answer */
 };
 
+/* The field with the task's progress; to be read with gcr_exchange_get(), which takes the lock. */
 enum gcr_exchange_progress *gcr_exchange_progress_of(const struct gcr_task *task);
 enum gcr_exchange_progress gcr_exchange_get(struct gcr_exchange *exchange,
 					    const enum gcr_exchange_progress *progress);
-/* The task has got to @value; its progress never goes back. */
+/* Advance the task's progress to @value; progress never goes back. */
 void gcr_exchange_set(const struct gcr_task *task, enum gcr_exchange_progress value);
-/* Wait for a moment, or until *@progress is at least @wanted. */
+/* Wait briefly, or until *@progress is at least @wanted. */
 void gcr_exchange_wait_a_moment(struct gcr_exchange *exchange,
 				const enum gcr_exchange_progress *progress,
 				enum gcr_exchange_progress wanted);
 /*
  * Wait until the thaw has ended, but only for @usec once the two are to stop or their deadline has
- * passed. A thaw that has decided is waited for however late it is, because it may still fail; but
- * not one whose process does not answer. Returns how far the thaw is.
+ * passed. A thaw that has decided is waited for without limit, because it may still fail, unless
+ * its process does not answer. Returns the thaw's progress.
  */
 enum gcr_exchange_progress gcr_exchange_wait_for_thaw(struct gcr_task *task, int64_t usec);
 

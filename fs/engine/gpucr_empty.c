@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-empty: cuts all files of the directory that is its descriptor 3 to nothing, which gives
- * their memory back. A program that has such a file open can hold its lock for ever (with a
- * write(2) whose bytes are in a filesystem of its own user that does not answer), and the cut waits
- * for that lock. So it is a process of its own, and nobody waits for its end.
+ * gpucr-empty: truncates all files of the directory that is its descriptor 3, which frees their
+ * memory. A program that has such a file open can hold the file's lock for ever (with a write(2)
+ * whose bytes are in a filesystem of its own user that does not answer), and the truncation waits
+ * for that lock. Therefore this is a separate process, whose end is not awaited.
  */
 #include <dirent.h>
 #include <errno.h>

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* One request over the link, whose page stays in our hands: by it the library is called back. */
+/*
+ * Parking takes one request over the link. The daemon keeps the library's page, through which it
+ * lets the library connect again.
+ */
 #include "fs/engine/park.h"
 
 #include <errno.h>
@@ -13,7 +16,7 @@
 #include "lib/clock.h"
 #include "lib/proc_page.h"
 
-/* A library that has been without a daemon looks for one every two seconds. */
+/* A library without a daemon looks for one every two seconds. */
 #define CONNECT_USEC (5 * GCR_USEC_PER_SEC)
 #define ANSWER_USEC  (5 * GCR_USEC_PER_SEC)
 
@@ -44,8 +47,9 @@ static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error
 }
 
 /*
- * The library closes its end only after it has answered. Until then it is a socket that leads out
- * of the tree, with which nobody dumps the process.
+ * Wait until the library has closed its connection, which it does only after its answer. Until then
+ * the connection is a socket that leads out of the process tree, with which CRIU cannot dump the
+ * process.
  */
 static int wait_for_end(struct gcr_link *link, struct gcr_error *error)
 {
@@ -96,7 +100,7 @@ int gcr_park(struct gcr_process *process, uint32_t limit_ms, struct gcr_error *e
 	result = page_fd < 0 ? gcr_error_set(error, EMFILE, "too many files are open")
 			     : ask(link, limit_ms, error);
 	if (!result) {
-		/* Parked it is, also if this fails: it can be called back. */
+		/* Even if this fails the library is parked, and can be unparked. */
 		keep_page(process, TAKE_FD(page_fd));
 		result = wait_for_end(link, error);
 	}
@@ -129,7 +133,7 @@ void gcr_unpark(struct gcr_process *process)
 			gcr_unpark_left(process->pid);
 		return;
 	}
-	/* Where it cannot be told, its own limit of time does the same. */
+	/* If this fails, the library's own time limit ends the parking. */
 	result = gcr_proc_unpark_page(process->pid, page_fd);
 	if (result < 0)
 		gcr_log(LOG_WARNING, process->pid, "stays parked for a while: %s",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Parking preload libraries of frozen processes, so that CRIU can dump them. */
+/* Parking: the preload library of a frozen process releases everything that CRIU cannot dump. */
 #ifndef GCR_FS_ENGINE_PARK_H
 #define GCR_FS_ENGINE_PARK_H
 
@@ -9,17 +9,19 @@
 #include "lib/error.h"
 
 /*
- * The library of @process, which is frozen by the vmm engine, lets go of everything that CRIU would
- * not dump, its connection to us among it, for @limit_ms at most. What is parked already stays so.
- * Errors, with words: -EOPNOTSUPP it holds what cannot be let go of, -ENOTCONN it has not
- * reconnected yet, -EBUSY, -ESRCH, -ETIMEDOUT.
+ * Ask the library of @process, which the vmm engine has frozen, to release everything that CRIU
+ * would not dump, its connection to the daemon included, for at most @limit_ms. A parked library
+ * stays parked. Errors, with a message: -EOPNOTSUPP the library holds something that it cannot
+ * release, -ENOTCONN it has not reconnected yet, -EBUSY, -ESRCH, -ETIMEDOUT.
  */
 int gcr_park(struct gcr_process *process, uint32_t limit_ms, struct gcr_error *error);
 
-/* It may connect again, and soon does. Nothing to do for one that is not parked. */
+/* Let the library connect again, which it soon does. Does nothing if the library is not parked. */
 void gcr_unpark(struct gcr_process *process);
 
-/* The same for one that an earlier daemon has parked, and whose page is known to nobody. */
+/*
+ * The same for a library that an earlier daemon has parked, whose page this daemon does not have.
+ */
 void gcr_unpark_left(pid_t pid);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Files in transit, named by their extent's index, and the threads that copy them. */
+/* Transit files, named by their extent's index, and the threads that copy them. */
 #include "fs/engine/transit.h"
 
 #include <errno.h>
@@ -22,37 +22,38 @@
 #include "lib/proc_cgroup.h"
 
 #define THREADS_MAX  8
-/* A thread for each so many bytes, and what it takes at a time. */
+/* Bytes for each thread, and bytes that a thread takes at a time. */
 #define SHARE_BYTES  (64ull << 20)
 #define PIECE_BYTES  (32ull << 20)
-#define BUFFER_BYTES (1ull << 20) /* stays in a processor's cache */
-#define GRAIN_BYTES  (64u << 10)  /* of zeros that are worth a hole */
+#define BUFFER_BYTES (1ull << 20) /* fits into a processor's cache */
+#define GRAIN_BYTES  (64u << 10)  /* least run of zeros that becomes a hole */
 #define NAME_BYTES   24
 #define LOOK_USEC    (50 * GCR_USEC_PER_MSEC)
 
 struct gcr_transit {
-	/* fixed for life */
+	/* constant after creation */
 	struct gcr_snapshot *snapshot; /* a reference */
 	size_t first;
-	uid_t uid; /* the process's */
+	uid_t uid; /* owner of the process */
 	int fd;	   /* the directory; -1: the files are the store's own */
 	/*
-	 * Of the files from @first on, as long as it lives: while we have one open for writing no
-	 * library can take a lease on it, for which another open(2) would have to wait.
+	 * Descriptors of the files from @first on, kept until the end: while the daemon has a file
+	 * open for writing, no library can take a lease on it, for which another open(2) would have
+	 * to wait.
 	 */
 	int *fds;
 	size_t fds_count;
 
-	/* of the copy */
+	/* the copy */
 	pthread_t threads[THREADS_MAX];
 	unsigned int threads_count;
-	unsigned int running_count; /* of these, that have not come to their end; lock */
-	pthread_cond_t ended;	    /* with lock */
+	unsigned int running_count; /* threads that have not ended; guarded by lock */
+	pthread_cond_t ended;	    /* used with lock */
 	enum gcr_transit_way way;
-	atomic_bool is_over; /* nothing more is to be copied: it has failed, or is given up */
+	atomic_bool is_over; /* stop copying: the copy has failed, or is given up */
 
-	pthread_mutex_t lock; /* guards what follows */
-	size_t next;	      /* the extent, and from where */
+	pthread_mutex_t lock; /* guards the following fields */
+	size_t next;	      /* extent and offset of the next piece */
 	uint64_t offset;
 	struct gcr_error error;
 };
@@ -77,9 +78,9 @@ static uint64_t bytes_of(const struct gcr_transit *transit, size_t index)
 	return transit->snapshot->extents[index].bytes;
 }
 
-/* ---- making them ---- */
+/* ---- creating the files ---- */
 
-/* What its files are rounded up to counts in the store as well. */
+/* Total size, with each file rounded up as in the store. */
 static uint64_t size_of(const struct gcr_transit *transit)
 {
 	uint64_t bytes = 0;
@@ -113,7 +114,10 @@ static int check_room_of(pid_t pid, uint64_t needed, struct gcr_error *error)
 			     needed >> 20, what, room >> 20);
 }
 
-/* On the way out nobody has the memory yet: it is the program that fills it, and we the store. */
+/*
+ * In a freeze no memory is allocated yet: the program fills the transit files, the daemon those of
+ * the store.
+ */
 static int check_memory(const struct gcr_transit *transit, enum gcr_transit_way way,
 			struct gcr_error *error)
 {
@@ -230,7 +234,9 @@ static int write_all(int fd, const char *buffer, size_t bytes, uint64_t offset)
 	return 0;
 }
 
-/* Up to @end, as many (*ret_bytes) as come at once; -EIO: the file ends here. */
+/*
+ * Read bytes from @offset up to @end, as many (*ret_bytes) as one read returns. -EIO: end of file.
+ */
 static int read_some(int fd, char *buffer, uint64_t offset, uint64_t end, size_t *ret_bytes)
 {
 	size_t most = end - offset < BUFFER_BYTES ? end - offset : BUFFER_BYTES;
@@ -253,7 +259,10 @@ static int punch(int fd, uint64_t offset, uint64_t bytes)
 		       : 0;
 }
 
-/* How many of the first @bytes, in grains, are all zero (*ret_zero) or all not. */
+/*
+ * Length of the run, in grains, at the start of @buffer that is all zero (*ret_zero) or all
+ * non-zero.
+ */
 static size_t run_of(const char *buffer, size_t bytes, bool *ret_zero)
 {
 	size_t end = 0;
@@ -271,10 +280,10 @@ static size_t run_of(const char *buffer, size_t bytes, bool *ret_zero)
 }
 
 /*
- * Out of a file that a library may have open for writing. Only read(2) asks for nothing that the
- * library can hold for ever: lseek(2) and all that changes the file take its lock, which a write
- * keeps while it reads the writer's memory. So zeros are found in the bytes, and are a hole in the
- * store, whatever was there before.
+ * Copy from a file that a library may have open for writing. Only read(2) takes no lock that the
+ * library can hold for ever: lseek(2) and all calls that change the file take the inode's lock,
+ * which a write holds while it reads the writer's memory. Therefore zeros are found in the bytes
+ * read, and become holes in the store, whatever was there before.
  */
 static int copy_out(int from_fd, int to_fd, const struct piece *piece, char *buffer)
 {
@@ -297,7 +306,7 @@ static int copy_out(int from_fd, int to_fd, const struct piece *piece, char *buf
 	return result;
 }
 
-/* Out of the store's file into an empty one that no library has yet: holes stay as they are. */
+/* Copy from the store's file into an empty one that no library has yet: holes stay holes. */
 static int copy_in(int from_fd, int to_fd, const struct piece *piece, char *buffer)
 {
 	uint64_t offset = piece->offset;
@@ -337,7 +346,7 @@ static int copy_one(struct gcr_transit *transit, const struct piece *piece, char
 		return inside_fd;
 	if (is_out)
 		return copy_out(outside_fd, inside_fd, piece, buffer);
-	/* Past its end all would be a hole. */
+	/* Past the end of the file everything would be a hole. */
 	if (fstat(inside_fd, &stat) < 0)
 		return -errno;
 	if ((uint64_t)stat.st_size < piece->end)
@@ -455,15 +464,19 @@ int gcr_transit_end(struct gcr_transit *transit, bool (*is_to_stop)(void *data),
 
 /* ---- the end ---- */
 
-/* Nobody else has it open, nor on the way to him: a lease can be had. */
+/*
+ * Does no other process have the file open, or a descriptor of it in a message? Only then the
+ * kernel grants a lease.
+ */
 static bool is_ours_alone(int fd)
 {
 	return fcntl(fd, F_SETLEASE, F_WRLCK) == 0;
 }
 
 /*
- * With the last descriptor a file goes, and its memory. From one that the library keeps the memory
- * that we have put into it is taken; what the library writes to it later is its own, as in a memfd.
+ * Close the files; each is freed with its last descriptor. For files that the library keeps open,
+ * unless @keeps, the memory that the daemon has put into them is freed by gpucr-empty; memory that
+ * the library allocates in them later is its own, as in a memfd.
  */
 static void close_files(struct gcr_transit *transit, bool keeps)
 {

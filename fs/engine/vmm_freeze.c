@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The freeze of the vmm engine: the gate, the hand-over, control state and bytes at the same time,
- * the metadata, and the commit. engine_vmm.c says where the bytes are at each point.
+ * The freeze of the vmm engine: gate, hand-over, control state and bytes at the same time,
+ * metadata, commit. engine_vmm.c says where the bytes are at each point.
  */
 #include "fs/engine/vmm.h"
 
@@ -25,7 +25,7 @@
 #define CHILD_USEC	GCR_USEC_PER_SEC
 #define CHILD_POLL_MSEC 20
 
-/* What the library says of the program that forbids a freeze. */
+/* Check the facts in the library's page that forbid a freeze. */
 static int check_facts(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_page_facts facts;
@@ -42,8 +42,8 @@ static int check_facts(struct gcr_vmm *vmm, struct gcr_error *error)
 }
 
 /*
- * A child that is being made has the descriptors until it has run what fork(3) runs in it first:
- * it gets some time for that.
+ * A child that is being forked has the descriptors until it has run the handlers that fork(3) runs
+ * in it first: allow some time for that.
  */
 static int check_children(struct gcr_drive *drive, struct gcr_error *error)
 {
@@ -61,8 +61,9 @@ static int check_children(struct gcr_drive *drive, struct gcr_error *error)
 }
 
 /*
- * Room for what it has now, which others may have to give up first: it need not stand still for
- * that. What it has when the gate is closed may be more.
+ * Make room in the store for the memory that the program has now. Other processes may first have to
+ * give up room, so this is done while the program runs. When the gate is closed, the program may
+ * have more memory.
  */
 static int make_room(struct gcr_vmm *vmm, bool *ret_waited, struct gcr_error *error)
 {
@@ -85,13 +86,13 @@ static int make_room(struct gcr_vmm *vmm, bool *ret_waited, struct gcr_error *er
 	return result;
 }
 
-/* What may be otherwise a moment later. */
+/* Checks whose result can change while the freeze waits for room; repeated after such a wait. */
 static int look(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
 	int result = check_children(drive, error);
 
-	/* What the driver has of it in VRAM stays there with the data alone. */
+	/* With `freeze data` the driver's own VRAM stays where it is, and needs no note. */
 	if (!result && gcr_drive_takes_control(drive))
 		result = gcr_drive_take_stock(drive, error);
 	if (!result)
@@ -99,7 +100,7 @@ static int look(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error
 	return result;
 }
 
-/* What can be found out while the program goes on, and what can be done. */
+/* All checks and preparations that can be made while the program runs. */
 static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
@@ -133,13 +134,13 @@ static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 	result = gcr_vmm_connect(vmm, CONNECT_USEC, error);
 	if (!result)
 		result = make_room(vmm, &has_waited, error);
-	/* It has gone on meanwhile. */
+	/* The program kept running: repeat the checks. */
 	if (!result && has_waited)
 		result = look(vmm, ret_state, error);
 	return result;
 }
 
-/* Are the workers ready that will be needed? */
+/* Are all workers that will be needed ready? */
 static bool has_workers(struct gcr_vmm *vmm)
 {
 	for (size_t i = 0; i < vmm->device_count; i++) {
@@ -153,8 +154,8 @@ static bool has_workers(struct gcr_vmm *vmm)
 }
 
 /*
- * Parts of one GPU with one id cannot be told apart, and memory could come back on another part.
- * (Where the driver checkpoints, it refuses them itself.)
+ * Refuse parts of one GPU that have the same id: they cannot be told apart, and memory could come
+ * back on another part. (A driver that has a checkpoint refuses them itself.)
  */
 static int check_parts(struct gcr_vmm *vmm, struct gcr_error *error)
 {
@@ -177,7 +178,7 @@ static int check_parts(struct gcr_vmm *vmm, struct gcr_error *error)
 	return 0;
 }
 
-/* With the gate closed: what there is to move, and room for it. */
+/* With the gate closed: list the memory to be moved, and take files for it from the store. */
 static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
@@ -216,15 +217,18 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (!result)
 		result = gcr_vmm_make_digests(vmm, error);
 	/*
-	 * Whoever writes a whole page saves the kernel its zeros; so pages are faulted in only as
-	 * long as nobody can write.
+	 * A worker that writes a whole page spares the kernel zeroing it; so pages are faulted in
+	 * here only while no worker is ready to write.
 	 */
 	if (!result && !has_workers(vmm))
 		gcr_snapshot_populate(vmm->snapshot);
 	return result;
 }
 
-/* There may be room for a worker only where the second one of an exchange is idle. */
+/*
+ * Open the sessions. There may be VRAM for a worker only after the idle second worker of an
+ * exchange has been ended.
+ */
 static int open_sessions(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	uint32_t copies = gcr_drive_takes_control(&vmm->drive) ? GCR_VMM_COPIES_IN_FLIGHT : 0;
@@ -237,12 +241,12 @@ static int open_sessions(struct gcr_vmm *vmm, struct gcr_error *error)
 		return result;
 	*error = (struct gcr_error){0};
 	result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_OUT, copies, error);
-	/* Who waits for those that have ended gets others. */
+	/* Other tasks that wait for the ended workers get new ones. */
 	gcr_drive_let_start(&vmm->drive);
 	return result;
 }
 
-/* From here on there is something to undo. */
+/* The part of a freeze that has to be undone on failure. */
 static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
@@ -285,8 +289,8 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 		result = gcr_vmm_hand_over(vmm, error);
 	vmm->timing.handover_usec = gcr_vmm_lap(&since_usec);
 	/*
-	 * Not before all is handed over, since mapping and unmapping wait for copies that are
-	 * queued. Only the answer is waited for below: all goes on meanwhile.
+	 * Not before all memory is handed over, since mapping and unmapping wait for queued copies.
+	 * The copy runs in parallel to the next steps; only its end is awaited below.
 	 */
 	if (!result)
 		result = gcr_vmm_begin_copy(vmm, error);
@@ -316,7 +320,7 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
-/* What stays in VRAM is never a reason to fail. */
+/* Note the VRAM that the process keeps while it is frozen. Never makes the freeze fail. */
 static void note_kept(struct gcr_drive *drive)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
@@ -336,8 +340,8 @@ static void note_kept(struct gcr_drive *drive)
 }
 
 /*
- * From the moment that the record says so the bytes are in the store. -EIO: the program needs them
- * no more, it has its memory.
+ * Commit: as soon as the record says FROZEN, the store has the bytes. -EIO: the program has taken
+ * its memory back, and no longer needs those bytes.
  */
 static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 {
@@ -346,18 +350,21 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 	struct gcr_error told;
 	int result;
 
-	/* What stays in VRAM need not find room there again. */
+	/* VRAM that stays allocated needs no room on thaw. */
 	if (!gcr_drive_takes_control(&vmm->drive)) {
 		pthread_mutex_lock(&process->lock);
 		process->shares_count = 0;
 		pthread_mutex_unlock(&process->lock);
 	}
-	/* A next daemon that finds the old record learns from the program that all is out. */
+	/*
+	 * If this fails, a next daemon that finds the old record learns from the library that all
+	 * is out.
+	 */
 	if (gcr_drive_write_record(&vmm->drive, GCR_RECORD_FROZEN, &told) < 0)
 		gcr_log(LOG_WARNING, process->pid, "%s", told.words);
 	gcr_drive_set_phase(&vmm->drive, "commit");
 	usage = gcr_vmm_note_usage(vmm);
-	/* A library that does not answer now is told when it has reconnected. */
+	/* A library that does not answer now is sent COMMIT again when it has reconnected. */
 	result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_COMMIT, &told);
 	vmm->needs_transit = vmm->needs_transit && result < 0;
 	if (usage)
@@ -374,7 +381,7 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 	note_kept(&vmm->drive);
 	gcr_task_hold_snapshot(vmm->drive.task, vmm->snapshot, &told);
 	pthread_mutex_lock(&process->lock);
-	/* One that has ended leaves its bytes to us. */
+	/* If the process has ended, gcr_vmm_finish() drops its bytes. */
 	if (process->state != GCR_STATE_GONE)
 		process->snapshot = TAKE_PTR(vmm->snapshot);
 	process->pinned_by = 0;
@@ -393,7 +400,7 @@ int gcr_vmm_freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 	if (result < 0)
 		return gcr_vmm_map_error(result, error);
 	result = move_out(vmm, error);
-	/* It may have come to nothing before the room was promised. */
+	/* The freeze may have failed before the snapshot used the claimed room. */
 	gcr_store_end_claim(process->daemon->store, process->pid, process->start_ticks);
 	if (!result)
 		result = commit(vmm, error);
@@ -402,7 +409,10 @@ int gcr_vmm_freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 		return 0;
 	}
 	gcr_exchange_fail(vmm->drive.task, error);
-	/* Before it was handed over nobody has locked it: its threads wait for nothing else. */
+	/*
+	 * Before the hand-over the driver has not locked the process: only the gate blocks its
+	 * threads.
+	 */
 	if (gcr_vmm_back_to_running(vmm, vmm->phase == GCR_PRELOAD_HANDED, ret_state, &back_error) <
 	    0)
 		gcr_vmm_add_words(vmm, &back_error, error);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the vmm engine asks of a preload library, which may die, lie or not answer. */
+/* Requests of the vmm engine to a preload library, which may die, lie or not answer. */
 #include "fs/engine/vmm.h"
 
 #include <errno.h>
@@ -16,12 +16,16 @@
 #include "lib/proc_source.h"
 
 #define SLICE_USEC	  (250 * GCR_USEC_PER_MSEC)
-/* One GATE_CLOSE waits this long at first, then longer, so that a cancel soon gets its turn. */
+/*
+ * Time limit of the first GATE_CLOSE, and the upper bound of later ones: so a cancel is soon
+ * noticed.
+ */
 #define GATE_FIRST_MSEC	  200
 #define GATE_MOST_MSEC	  2000
 /*
- * The copy runs beside the driver's checkpoint, and from here on takes longer than that in any
- * case: at 50 GB/s as long as a checkpoint with the stacks of the program's kernels, 0.4 s.
+ * From this size on, the copy, which runs in parallel to the driver's checkpoint, takes longer than
+ * the checkpoint in any case: at 50 GB/s as long as a checkpoint with the stacks of the program's
+ * kernels, 0.4 s.
  */
 #define SHRINK_MOST_BYTES (20ull << 30)
 
@@ -29,29 +33,36 @@
 	"it uses managed memory, so its threads have to be stopped for a moment, which the " \
 	"daemon may not do: that takes CAP_SYS_PTRACE"
 /*
- * With its threads stopped, the library is not held up by them, as far as can be told. If it does
- * not answer all the same, they are let go, and it knows or does not mind.
+ * How long threads are stopped. While they are, they do not block the library, as far as can be
+ * told. If the library does not answer all the same, the threads are released; the library notices
+ * that, or is not affected.
  */
 #define HALT_USEC	    (20 * GCR_USEC_PER_SEC)
-/* The same without us; then somebody would have to find out what it is that hangs. */
+/*
+ * The same limit without a daemon. A library that takes longer hangs, for a cause that has to be
+ * investigated.
+ */
 #define ORPHAN_USEC	    (60 * GCR_USEC_PER_SEC)
 #define HALT_BYTES_PER_USEC 256
 #define HALT_SLICE_USEC	    (20 * GCR_USEC_PER_MSEC)
-/* How often it is looked whether the program is stopped as a whole. */
+/* Interval between checks whether the program is stopped as a whole. */
 #define HALT_LOOK_USEC	    (100 * GCR_USEC_PER_MSEC)
-/* Is one of them stopped with a lock of malloc(3)'s, say? Then another moment is tried. */
+/*
+ * Time for a PREPARE with stopped threads. If one of them holds a lock, such as malloc(3)'s, the
+ * request takes longer; then the threads are released and stopped again at another moment.
+ */
 #define PREPARE_USEC	    (100 * GCR_USEC_PER_MSEC)
 #define PREPARE_TRIES	    20
-/* All tries together: none takes long, unless the program makes it. */
+/* Limit for all tries together: none takes long, unless the program delays it. */
 #define PREPARE_MOST_USEC   (20 * GCR_USEC_PER_SEC)
-/* Threads that do not stop, the helper itself gives up before: fs/helper/stop.c. */
+/* Longer than the helper's own limit for threads that do not stop: see fs/helper/stop.c. */
 #define HALT_ANSWER_USEC    (11 * GCR_USEC_PER_SEC)
-/* So long a machine can be too busy to read a page. */
+/* How long a machine can be too busy to read a page. */
 #define LOOK_USEC	    GCR_VMM_RECONNECT_USEC
 
 /*
- * While a program is waited for that may never answer, or come: its writer has an answer at the
- * deadline, and others get the GPUs and the workers (fs/engine/drive_stall.c).
+ * In a wait for a program that may never answer or connect: at the deadline the writer is answered,
+ * and other verbs get the GPUs and the workers (fs/engine/drive_stall.c).
  */
 static void keep_no_one(struct gcr_vmm *vmm)
 {
@@ -60,7 +71,10 @@ static void keep_no_one(struct gcr_vmm *vmm)
 	gcr_drive_check_answer(&vmm->drive);
 }
 
-/* The program, or a busy machine, has kept a look at its memory waiting: once more? */
+/*
+ * Is a read of the program's memory, which the program or a busy machine has delayed, to be
+ * repeated?
+ */
 static bool looks_again(struct gcr_vmm *vmm, int result, int64_t until_usec)
 {
 	if (!gcr_proc_is_silent(result) || gcr_clock_usec() >= until_usec)
@@ -130,8 +144,8 @@ int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error 
 }
 
 /*
- * The time does not count in which all of the program is stopped by a signal: nothing of it is kept
- * waiting by us then, and as it goes on its threads must not see what is half done.
+ * Extend the halt by the time in which the whole program is stopped by a signal: the daemon delays
+ * nothing then, and when the program continues, its threads must not see a half-done state.
  */
 static void extend_halt(struct gcr_vmm *vmm)
 {
@@ -144,11 +158,11 @@ static void extend_halt(struct gcr_vmm *vmm)
 	vmm->halt_looked_usec = now_usec;
 }
 
-/* What else matters while an answer is waited for: 0 goes on. */
+/* Checks between two waits for an answer. Returns 0 to keep waiting. */
 static int look_around(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	keep_no_one(vmm);
-	/* Whoever wants us to leave waits: what threads wrote meanwhile could be lost. */
+	/* Do not leave while threads are stopped: their changes could be lost. */
 	if (vmm->halt) {
 		extend_halt(vmm);
 		if (gcr_clock_usec() >= vmm->halt_ends_usec)
@@ -163,8 +177,8 @@ static int look_around(struct gcr_vmm *vmm, struct gcr_error *error)
 }
 
 /*
- * A message: 1; 0 goes on waiting. @looked_usec is when we last looked around: a library that sends
- * one message after the other does not keep us from it.
+ * Wait for a message. Returns 1 for a message, 0 to keep waiting. @looked_usec is the time of the
+ * last look_around(), which is called even if a library sends one message after the other.
  */
 static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, int64_t *looked_usec,
 		    struct gcr_error *error)
@@ -189,7 +203,7 @@ static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, int64_t *l
 	return gcr_error_set(error, ENOTCONN, "its preload library is gone");
 }
 
-/* Read an answer; 0 if it says that the request was done. */
+/* Read an answer; 0 if the request was carried out. */
 static int take_answer(struct gcr_vmm *vmm, const struct gcr_message *message,
 		       struct gcr_error *error)
 {
@@ -203,8 +217,8 @@ static int take_answer(struct gcr_vmm *vmm, const struct gcr_message *message,
 
 /*
  * Send a request and wait for its answer, which is left in @message (its descriptors are the
- * caller's). HANDLES on the way go to the workers; the first of them that fails does not end the
- * conversation.
+ * caller's). HANDLES messages before the answer go to the workers; a failed import is reported only
+ * after the answer.
  */
 static int exchange_messages(struct gcr_vmm *vmm, uint16_t type, const void *payload, size_t bytes,
 			     const int *fds, size_t fds_count, struct gcr_message *message,
@@ -249,7 +263,7 @@ static int exchange_messages(struct gcr_vmm *vmm, uint16_t type, const void *pay
 		gcr_message_close_fds(message);
 	}
 	result = take_answer(vmm, message, error);
-	/* The workers may have been let go of, because of that. */
+	/* The workers may have been released because of the stop. */
 	if (!result && import_result < 0 && gcr_task_stopped(vmm->drive.task))
 		return gcr_drive_stopped(error);
 	if (!result && import_result < 0) {
@@ -295,8 +309,9 @@ bool gcr_vmm_has_its_memory(const struct gcr_vmm *vmm)
 }
 
 /*
- * Is the library where the request leads, or past it, by itself or with no answer to us? So it has
- * said; what its page shows while a connection ends may be over in a moment.
+ * Is the library in the state that the request leads to, or past that state, by itself or because
+ * its answer was lost? Only the phase from a live connection counts: the page's phase may change
+ * again while a connection ends.
  */
 static bool is_past(const struct gcr_vmm *vmm, uint16_t type)
 {
@@ -308,7 +323,7 @@ static bool is_past(const struct gcr_vmm *vmm, uint16_t type)
 	case GCR_MESSAGE_COMMIT:
 	case GCR_MESSAGE_LET_GO:
 		return gcr_vmm_has_its_memory(vmm) || vmm->phase == GCR_PRELOAD_OUT;
-	default: /* GATE_OPEN: one that was closed in vain is closed while it runs */
+	default: /* GATE_OPEN: a gate that was closed in vain is closed in the phase `running` */
 		return false;
 	}
 }
@@ -328,7 +343,7 @@ int gcr_vmm_request_until_answered(struct gcr_vmm *vmm, uint16_t type, struct gc
 			return 0;
 		if (gcr_drive_is_hopeless(&vmm->drive, result, since_usec))
 			return result;
-		/* Nothing in the program can forbid that its gate opens. */
+		/* Nothing in the program can prevent its gate from opening. */
 		if (type != GCR_MESSAGE_GATE_OPEN && result != -ENOTCONN && result != -EBUSY)
 			return result;
 		gcr_drive_begin_wait(&vmm->drive);
@@ -395,7 +410,7 @@ int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
-/* The answer to LIST: the table is vmm->own_extents then. */
+/* Read the answer to LIST into vmm->own_extents. */
 static int read_table(struct gcr_vmm *vmm, const struct gcr_message *message, size_t *ret_count,
 		      struct gcr_error *error)
 {
@@ -467,14 +482,16 @@ int gcr_vmm_send_files(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
-/* Is it worth while to shrink what the driver checkpoints? Each GPU has a copy of its own. */
+/*
+ * Is it worthwhile to shrink the state that the driver checkpoints? Each GPU has a copy of its own.
+ */
 static bool shrinking_pays(const struct gcr_vmm *vmm)
 {
 	for (unsigned int i = 0; i < vmm->workers_count; i++) {
 		const struct gcr_vmm_worker *worker = &vmm->workers[i];
 		uint64_t bytes = 0;
 
-		/* Of what came with its bytes, little will have changed. */
+		/* Of extents with known contents, few bytes will have changed. */
 		for (uint32_t j = 0; j < worker->count; j++)
 			if (!gcr_snapshot_is_known(vmm->snapshot, worker->first + j))
 				bytes += vmm->extents[worker->first + j].bytes;
@@ -484,7 +501,7 @@ static bool shrinking_pays(const struct gcr_vmm *vmm)
 	return gcr_drive_takes_control(&vmm->drive);
 }
 
-/* By how much longer its threads may be stopped, for the managed memory that it has. */
+/* Additional time that the threads may be stopped for the program's managed memory. */
 static int64_t halt_usec(const struct gcr_vmm *vmm)
 {
 	uint64_t bytes = 0;
@@ -494,13 +511,13 @@ static int64_t halt_usec(const struct gcr_vmm *vmm)
 	return (int64_t)(bytes / HALT_BYTES_PER_USEC);
 }
 
-/* When its threads are let go at the latest. */
+/* When the threads are released at the latest. */
 static int64_t halt_end(const struct gcr_vmm *vmm)
 {
 	return gcr_clock_usec() + HALT_USEC + halt_usec(vmm);
 }
 
-/* Is it of no use to go on trying? On the way back a cancel changes nothing. */
+/* Are further attempts useless? During a roll-back a cancel does not count. */
 static int check_leave(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
@@ -512,7 +529,7 @@ static int check_leave(struct gcr_vmm *vmm, struct gcr_error *error)
 	return 0;
 }
 
-/* 0: they are stopped; others get what they need of the GPUs meanwhile. */
+/* Wait until the threads are stopped (0). If that takes long, other verbs get the GPUs. */
 static int wait_halted(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int64_t until_usec = gcr_clock_usec() + HALT_ANSWER_USEC;
@@ -567,15 +584,15 @@ int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error)
 	vmm->halt_ends_usec = halt_end(vmm);
 	result = gcr_vmm_ask(vmm, GCR_MESSAGE_HOLD, error);
 	gcr_halt_end(TAKE_PTR(vmm->halt));
-	/* Threads that were killed meanwhile have only now gone. */
+	/* Threads that were killed during the halt end only when they are released. */
 	if (result < 0 && gcr_process_has_ended(process))
 		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
 	return result;
 }
 
 /*
- * The threads stopped, and none with a lock that the library and the driver need: it has just been
- * able to take these. -EBUSY: no such moment is found.
+ * Stop the threads at a moment when none holds a lock that the library and the driver need: the
+ * library proves this by taking these locks. -EBUSY: no such moment was found.
  */
 static int stop_harmlessly(struct gcr_vmm *vmm, struct gcr_error *error)
 {
@@ -605,7 +622,7 @@ static int stop_harmlessly(struct gcr_vmm *vmm, struct gcr_error *error)
 			     "back; try again");
 }
 
-/* Also if its files, and what we knew from them, are lost. */
+/* Does the program have managed memory? The page tells even if the files are lost. */
 static bool has_managed(struct gcr_vmm *vmm)
 {
 	struct gcr_page_facts facts;
@@ -643,7 +660,7 @@ int gcr_vmm_hand_over(struct gcr_vmm *vmm, struct gcr_error *error)
 	snprintf(request.generation, sizeof(request.generation), "%s", process->generation);
 	pthread_mutex_unlock(&process->lock);
 	result = ask_with(vmm, GCR_MESSAGE_HAND_OVER, &request, sizeof(request), NULL, 0, error);
-	/* The workers have been let go of then. */
+	/* The workers have been released because of the stop. */
 	if (!result && gcr_task_stopped(vmm->drive.task))
 		return gcr_drive_stopped(error);
 	return result;
@@ -658,7 +675,7 @@ int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error)
 	while (range.first < vmm->device_count && !result) {
 		size_t left = vmm->device_count - range.first;
 
-		/* Answered or not, some of it may be there from now on. */
+		/* Even if no answer comes, the program may have some of the memory from now on. */
 		vmm->phase = GCR_PRELOAD_INCOMING;
 
 		range.count = left < GCR_MESSAGE_FDS_MAX ? (uint32_t)left : GCR_MESSAGE_FDS_MAX;

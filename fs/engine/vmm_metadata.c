@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The metadata of what the vmm engine moves: made at the end of a freeze, before COMMIT, so that
- * what has no manifest is not whole; and read at the beginning of a thaw. The workers make and
+ * The metadata of a snapshot: written at the end of a freeze, before COMMIT, so that a snapshot
+ * without a manifest is incomplete; and read at the beginning of a thaw. The workers make and
  * compare the digests of device memory on the GPU; those of managed memory are made here, on the
  * host.
  */
@@ -90,7 +90,7 @@ static int write_metadata(struct gcr_vmm *vmm, struct gcr_error *error)
 	describe_gpus(vmm, manifest, reply);
 	describe_process(vmm->drive.process, manifest);
 	snprintf(manifest->engine, sizeof(manifest->engine), "%s", vmm->drive.engine);
-	/* Where the driver's part always stays, that is nothing to tell. */
+	/* Not noted for a vendor whose driver's state always stays. */
 	manifest->data = vmm->drive.task->command->data && backend->has_control;
 	gcr_manifest_set_vendor(manifest, backend->vendor);
 	memcpy(manifest->driver_version, hello.driver_version, sizeof(hello.driver_version));
@@ -117,7 +117,7 @@ int gcr_vmm_seal(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int result = digest_managed(vmm, digests_of(vmm), error);
 
-	/* What has not changed since the last freeze has the time of that. */
+	/* Chunks that have not changed since the last freeze keep its time. */
 	if (!result)
 		gcr_history_apply(vmm->drive.process, vmm->snapshot, digests_of(vmm));
 	if (!result)
@@ -140,13 +140,15 @@ int gcr_vmm_read_digests(struct gcr_vmm *vmm, struct gcr_error *error)
 	result = gcr_snapshot_read_digests(vmm->snapshot, &digests, error);
 	if (result < 0)
 		return result;
-	/* A copy: nobody can change it any more. */
+	/*
+	 * This is a private copy of the file's digests, which no other process can change any more.
+	 */
 	memcpy(digests_of(vmm), digests, gcr_digest_buffer_count(vmm->digests) * sizeof(*digests));
 	gcr_history_begin(vmm->drive.process, vmm->snapshot, digests);
 	return 0;
 }
 
-/* Of managed memory; the workers see to that of the others. */
+/* Check the file size of managed memory; the workers check the other files. */
 static int check_size(struct gcr_vmm *vmm, size_t index, struct gcr_error *error)
 {
 	uint64_t bytes = vmm->extents[index].bytes;
@@ -196,7 +198,7 @@ int gcr_vmm_seal_again(struct gcr_vmm *vmm, struct gcr_error *error)
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
 	int result;
 
-	/* A file that was edited on purpose stays as it is, with metadata that does not fit. */
+	/* A file that was edited on purpose stays as it is, with metadata that does not match. */
 	if (vmm->drive.task->command->unverified || vmm->device_count == vmm->count ||
 	    !vmm->digests)
 		return 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Recovery of the vmm engine: an earlier daemon died, or a way back did not succeed. The program's
- * library and the store together tell where its memory is.
+ * Recovery of the vmm engine, after an earlier daemon died or a roll-back failed. The program's
+ * library and the store together tell where the program's memory is.
  */
 #include "fs/engine/vmm.h"
 
@@ -26,7 +26,7 @@ int gcr_vmm_reach(struct gcr_vmm *vmm, enum gcr_control_state *control, struct g
 	return gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
 }
 
-/* The store's side: what the earlier daemon had written, if it is whole. */
+/* Open the snapshot that the earlier daemon wrote, if it is complete. */
 static void find_snapshot(struct gcr_vmm *vmm)
 {
 	struct gcr_process *process = vmm->drive.process;
@@ -44,7 +44,7 @@ static void publish(struct gcr_vmm *vmm)
 	struct gcr_process *process = vmm->drive.process;
 	struct gcr_error unused;
 
-	/* What is wrong with its files the thaw says. */
+	/* Errors in its files are reported by the thaw. */
 	if (vmm->snapshot)
 		gcr_task_hold_snapshot(vmm->drive.task, vmm->snapshot, &unused);
 	pthread_mutex_lock(&process->lock);
@@ -68,7 +68,7 @@ int gcr_vmm_recover(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_e
 	struct gcr_drive *drive = &vmm->drive;
 	enum gcr_state from = drive->task->from;
 	enum gcr_control_state control = GCR_CONTROL_UNKNOWN;
-	/* A freeze whose files may not be complete. */
+	/* A freeze whose files may be incomplete. */
 	bool is_freezing = from == GCR_STATE_FREEZING || from == GCR_STATE_FAILED;
 	int result;
 
@@ -80,7 +80,10 @@ int gcr_vmm_recover(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_e
 	result = gcr_drive_ask_state(drive, &control, error);
 	if (!result)
 		gcr_drive_recover_places(drive, control);
-	/* Locked: nobody but us did that, and the agent cannot work so. */
+	/*
+	 * Only an earlier daemon can have locked the process, and the agent cannot work while it is
+	 * locked.
+	 */
 	if (!result && control == GCR_CONTROL_LOCKED) {
 		result = gcr_drive_unlock(drive, error);
 		control = GCR_CONTROL_RUNNING;
@@ -99,7 +102,9 @@ int gcr_vmm_recover(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_e
 		return gcr_vmm_recover_to_running(vmm, ret_state, error);
 	if (!vmm->snapshot)
 		return gcr_error_set(error, EIO, "its bytes are no longer in the store");
-	/* Threads may have written to pages that they got in the thaw that did not end. */
+	/*
+	 * In the thaw that did not end, threads may have written to pages that were already back.
+	 */
 	if (from == GCR_STATE_THAWING && vmm->device_count < vmm->count &&
 	    (gcr_vmm_read_digests(vmm, error) < 0 || gcr_vmm_seal_again(vmm, error) < 0))
 		gcr_log(LOG_WARNING, drive->process->pid, "%s", error->words);

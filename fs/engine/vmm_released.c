@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Whether a freeze has freed the VRAM that it moved. KFD's counters of processes leave out what was
- * imported, so that only what is in use of the whole GPU tells; what others take meanwhile is taken
- * out of the account by their own counters. What others give back meanwhile counts as ours: VRAM
- * that has stayed may go unnoticed then, and what came back is never taken for lost.
+ * Checks whether a freeze has freed the VRAM that it moved. KFD's counters of processes leave out
+ * imported memory, so only the use of the whole GPU tells. VRAM that other processes allocate in
+ * the meantime is subtracted by means of their own counters. VRAM that they free in the meantime
+ * counts as the frozen process's: so VRAM that has stayed may go unnoticed, but VRAM that came back
+ * is never reported as lost.
  */
 #include "fs/engine/vmm.h"
 
@@ -19,23 +20,26 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* The kernel frees what is no more in use a little later (TTM's delayed deletion). */
+/* The kernel frees unused VRAM a little later (TTM's delayed deletion). */
 #define RETURN_USEC   (2 * GCR_USEC_PER_SEC)
 #define RETURN_MSEC   50
-/* Others that are thawed, or whose freezes are looked at, on the same GPUs. */
+/*
+ * Limit and interval of the wait for the admission, which thaws or checks of other freezes may
+ * have.
+ */
 #define ALONE_USEC    (5 * GCR_USEC_PER_SEC)
 #define ALONE_MSEC    20
-/* Less than this is in the noise: page tables, other programs' small memory. */
+/* Less than this is noise: page tables, other programs' small allocations. */
 #define NOISE_BYTES   (8ull << 20)
-/* So much of what was moved has to be free, in quarters. */
+/* Quarters of the moved VRAM that have to be free. */
 #define FREE_QUARTERS 3
 
 struct gcr_vmm_usage {
 	uint32_t admitted;
 	struct {
 		uint8_t uuid[GCR_UUID_BYTES];
-		uint64_t worker_bytes; /* that end with the worker, 0: it has ended before */
-		uint64_t bytes;	       /* moved from there */
+		uint64_t worker_bytes; /* of the worker, freed at its end; 0: it ended before */
+		uint64_t bytes;	       /* moved from this GPU */
 	} gpus[GCR_GPUS_MAX];
 	unsigned int gpus_count;
 	struct gcr_gpus_reply before;
@@ -59,7 +63,7 @@ static uint64_t process_bytes(const struct gcr_gpus_reply *reply, uint32_t gpu, 
 	return 0;
 }
 
-/* What has become free of one GPU, of what was the process's. */
+/* VRAM of one GPU that has become free, of the VRAM that the process had. */
 static int64_t returned_bytes(const struct gcr_vmm_usage *usage, unsigned int index, pid_t pid)
 {
 	int before = find(&usage->before, usage->gpus[index].uuid);
@@ -70,7 +74,7 @@ static int64_t returned_bytes(const struct gcr_vmm_usage *usage, unsigned int in
 		return (int64_t)usage->gpus[index].bytes;
 	bytes = (int64_t)(usage->before.gpus[before].used_bytes -
 			  usage->after.gpus[after].used_bytes);
-	/* Its queues went with it. */
+	/* The worker's own VRAM was freed with the worker. */
 	bytes -= (int64_t)usage->gpus[index].worker_bytes;
 	for (uint32_t i = 0; i < usage->after.processes_count; i++) {
 		const struct gcr_gpu_process *other = &usage->after.processes[i];
@@ -85,7 +89,7 @@ static int64_t returned_bytes(const struct gcr_vmm_usage *usage, unsigned int in
 	return bytes;
 }
 
-/* Of all GPUs: what is missing. 0 if that is little. */
+/* VRAM that is missing on all GPUs; 0 if little is missing. */
 static uint64_t missing_bytes(const struct gcr_vmm_usage *usage, pid_t pid)
 {
 	uint64_t missing = 0;
@@ -130,7 +134,9 @@ struct gcr_vmm_usage *gcr_vmm_note_usage(struct gcr_vmm *vmm)
 	int64_t until_usec = gcr_clock_usec() + ALONE_USEC;
 	struct gcr_error unused;
 
-	/* In an exchange the other one takes what becomes free, and has the admission for that. */
+	/*
+	 * In an exchange the thaw takes the VRAM that becomes free, and has the admission for it.
+	 */
 	if (!drive->vendor->backend->may_keep_vram || !vmm->workers_count || drive->task->exchange)
 		return NULL;
 	usage = calloc(1, sizeof(*usage));
@@ -160,7 +166,7 @@ struct gcr_vmm_usage *gcr_vmm_note_usage(struct gcr_vmm *vmm)
 	return TAKE_PTR(usage);
 }
 
-/* -errno: it cannot be told. */
+/* Wait until the VRAM is free, and get the missing bytes. -errno: they cannot be found out. */
 static int wait_for_return(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage, uint64_t *ret_missing)
 {
 	int64_t until_usec = gcr_clock_usec() + RETURN_USEC;
@@ -224,7 +230,7 @@ int gcr_vmm_check_returned(struct gcr_vmm *vmm, struct gcr_error *error)
 	pthread_mutex_lock(&process->lock);
 	missing = process->unreturned_vram_bytes;
 	pthread_mutex_unlock(&process->lock);
-	/* The end of the process frees all. */
+	/* A dump ends the process, which frees everything. */
 	if (!missing || vmm->drive.task->command->verb == GCR_VERB_DUMP)
 		return 0;
 	return gcr_error_set(error, EOPNOTSUPP,

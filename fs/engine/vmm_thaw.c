@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The thaw of the vmm engine: VRAM for all of it first, then control state and bytes at the same
- * time, while the program maps the memory behind its gate, which opens when all has been verified.
+ * The thaw of the vmm engine: first VRAM for all extents, then control state and bytes at the same
+ * time, while the program maps the memory behind its gate. The gate opens when everything has been
+ * verified.
  */
 #include "fs/engine/vmm.h"
 
@@ -14,7 +15,7 @@
 #include "fs/engine/park.h"
 #include "lib/clock.h"
 
-/* Its threads may have written to pages that they got meanwhile. */
+/* Copy changes back to the store that the program's threads may have made to restored pages. */
 static int keep_changes(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int result;
@@ -26,11 +27,12 @@ static int keep_changes(struct gcr_vmm *vmm, struct gcr_error *error)
 }
 
 /*
- * From anywhere before SETTLE back to frozen; @control: where the driver had the process. What
- * cannot be checkpointed again stays in VRAM: the driver's own share. With VRAM that was handed
- * over it must not be checkpointed, since no restore would follow: a program that has its memory
- * goes on (*ret_state says running), and one that cannot be asked has failed, with the store's
- * bytes and its record left in place.
+ * Roll back from any point before SETTLE to frozen; @control: the driver's state of the process
+ * before the thaw. The driver's own share stays in VRAM if it cannot be checkpointed again. While
+ * the program has VRAM that was handed over, the process must not be checkpointed, since it could
+ * never be restored: a program that has all its memory keeps running (*ret_state is running), and
+ * one whose library does not answer has failed, with the store's bytes and its record left in
+ * place.
  */
 static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 			   enum gcr_state *ret_state, struct gcr_error *error)
@@ -52,7 +54,9 @@ static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 	*ret_state = GCR_STATE_FROZEN;
 	result = gcr_drive_ask_state(drive, &state, &back_error);
 	if (result < 0 ? vmm->phase == GCR_PRELOAD_INCOMING : state == GCR_CONTROL_RUNNING) {
-		/* What it has been given goes, unless that is all. */
+		/*
+		 * The program releases the memory that it has been given, unless it has all of it.
+		 */
 		result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_LET_GO, &back_error);
 		if (!result && gcr_vmm_has_its_memory(vmm)) {
 			*ret_state = GCR_STATE_RUNNING;
@@ -77,7 +81,10 @@ static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 		gcr_log(LOG_WARNING, drive->process->pid, "%s", back_error.words);
 }
 
-/* A next daemon that finds both frozen knows why: the freeze has not begun yet. */
+/*
+ * Note the exchange in the record, before the freeze begins, so that a next daemon that finds both
+ * processes frozen knows why.
+ */
 static int note_exchange(struct gcr_drive *drive, struct gcr_error *error)
 {
 	const struct gcr_process *frozen;
@@ -90,7 +97,7 @@ static int note_exchange(struct gcr_drive *drive, struct gcr_error *error)
 	return gcr_drive_write_record(drive, GCR_RECORD_FROZEN, error);
 }
 
-/* VRAM for all, and meanwhile what is to be found in it. */
+/* Allocate VRAM for all extents, and read the expected digests at the same time. */
 static int create(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_error create_error = {0};
@@ -122,13 +129,16 @@ static int take_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
 	return vmm->needs_control ? gcr_vmm_take_ballast(vmm, error) : 0;
 }
 
-/* GPUs where it has nothing but the driver's share. */
+/* For GPUs on which the process has only the driver's share. */
 static int admit(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	return vmm->needs_control ? gcr_drive_admit(&vmm->drive, error) : 0;
 }
 
-/* One step of taking VRAM. In an exchange it is repeated when the other one has given up its. */
+/*
+ * Take one step of allocating VRAM. If there is too little, repeat it when the other task of an
+ * exchange has released some, or when idle workers have been ended.
+ */
 static int take(struct gcr_vmm *vmm, int (*step)(struct gcr_vmm *, struct gcr_error *),
 		struct gcr_error *error)
 {
@@ -146,7 +156,7 @@ static int take(struct gcr_vmm *vmm, int (*step)(struct gcr_vmm *, struct gcr_er
 	}
 }
 
-/* VRAM for all of it is taken before anything is touched. */
+/* Take VRAM for the whole process, before anything is touched. */
 static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
@@ -180,8 +190,8 @@ static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct
 }
 
 /*
- * Bytes, which are under way since there is VRAM for them, and control state at the same time. The
- * program maps the memory while it is being filled: its gate is closed.
+ * Restore the control state and copy the bytes at the same time; the workers began to copy when
+ * they had VRAM. The program maps the memory while it is being filled: its gate is closed.
  */
 static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr_state *ret_state,
 		   struct gcr_error *error)
@@ -197,7 +207,7 @@ static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr
 		result = gcr_drive_restore(drive, ret_state, error);
 		vmm->timing.control_usec = gcr_vmm_lap(&since_usec);
 	}
-	/* From here on they need not be few. */
+	/* From here on the number of queued copies need not be limited. */
 	if (!result)
 		result = gcr_vmm_begin_copy(vmm, error);
 	gcr_drive_leave(drive);
@@ -221,7 +231,7 @@ static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr
 	return result;
 }
 
-/* The program gets its memory. */
+/* Give the program its memory back. */
 static int give_back(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int64_t since_usec = gcr_clock_usec();
@@ -236,13 +246,13 @@ static int give_back(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
-/* It has its memory: there is no other way than on. */
+/* The program has its memory, so there is no roll-back: open the gate. */
 static int go_on(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int64_t since_usec = gcr_clock_usec();
 	int result = gcr_vmm_ask(vmm, GCR_MESSAGE_GATE_OPEN, error);
 
-	/* Gated and alone it opens the gate by itself. */
+	/* A gated library without a daemon opens the gate by itself. */
 	if (result == -ENOTCONN)
 		result = 0;
 	if (result < 0)
@@ -252,7 +262,8 @@ static int go_on(struct gcr_vmm *vmm, struct gcr_error *error)
 }
 
 /*
- * What CRIU has restored says itself which freeze it is of: nobody's bytes but those may it get.
+ * The library of a process that CRIU has restored says which freeze the process is of: the process
+ * must not get the bytes of another one.
  */
 static int check_generation(struct gcr_vmm *vmm, struct gcr_error *error)
 {
@@ -287,7 +298,7 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 	else if (drive->task->from == GCR_STATE_FAILED || drive->task->from == GCR_STATE_FROZEN)
 		/* Recovery could not open its snapshot. */
 		result = gcr_vmm_recover(vmm, ret_state, error);
-	/* Found frozen, it is still to be thawed. */
+	/* If recovery found the process frozen, it still has to be thawed. */
 	if (result < 0 || *ret_state == GCR_STATE_RUNNING)
 		return result;
 	if (!drive->task->is_undoing) {
@@ -313,7 +324,7 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 		result = gcr_drive_follow_context(drive, control, error);
 	if (!result)
 		result = check_generation(vmm, error);
-	/* Until then VRAM still has all of it, whatever has become of the files. */
+	/* Before COMMIT, VRAM still has all bytes, whatever has become of the files. */
 	if (!result && vmm->phase == GCR_PRELOAD_HANDED)
 		result = gcr_vmm_read_digests(vmm, error);
 	if (!result && vmm->phase == GCR_PRELOAD_HANDED)
@@ -342,7 +353,7 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 		result = gcr_exchange_commit(drive->task) < 0 ? gcr_drive_stopped(error) : 0;
 	if (!result)
 		result = give_back(vmm, error);
-	/* There is nothing that could be frozen again: it is let go. */
+	/* An ending program cannot be frozen again: the caller releases it. */
 	if (result < 0 && gcr_drive_is_ending(drive))
 		return gcr_vmm_map_error(result, error);
 	if (result < 0) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Managed memory between the library, which has files in transit, and the store. */
+/* Managed memory between the library, which has transit files, and the store. */
 #include "fs/engine/vmm.h"
 
 #include <errno.h>
@@ -20,7 +20,10 @@ int gcr_vmm_make_transit(struct gcr_vmm *vmm, enum gcr_transit_way way, struct g
 		return 0;
 	result = gcr_transit_create(vmm->snapshot, vmm->device_count, vmm->drive.process->owner,
 				    way, &vmm->transit, error);
-	/* What the program puts into them is nowhere else once its memory is held. */
+	/*
+	 * Once its memory is held, the bytes that the program writes to the files exist nowhere
+	 * else.
+	 */
 	vmm->needs_transit = !result && way == GCR_TRANSIT_OUT;
 	return result;
 }
@@ -61,8 +64,10 @@ int gcr_vmm_return_transit(struct gcr_vmm *vmm, struct gcr_error *error)
 	result = gcr_vmm_begin_transit(vmm, GCR_TRANSIT_OUT, error);
 	if (!result)
 		result = gcr_transit_end(vmm->transit, NULL, NULL, error);
-	/* Then the library has the only copy of what its threads wrote, unless it has cut its
-	 * files. */
+	/*
+	 * If the copy fails, the library has the only copy of its threads' changes, unless it has
+	 * truncated its files (-EIO).
+	 */
 	vmm->needs_transit = result < 0 && result != -EIO;
 	return result;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Sessions in the workers of a process's GPUs. A worker may be killed at any moment: until the
- * commit of a freeze the program has descriptors of its own, on thaw the store has the bytes.
+ * commit of a freeze the program has descriptors of its own, and on thaw the store has the bytes.
  */
 #include "fs/engine/vmm.h"
 
@@ -20,16 +20,18 @@
 #include "lib/extent.h"
 
 #define SLICE_USEC	     (100 * GCR_USEC_PER_MSEC)
-/* What a worker that was killed may take to be gone, with all its memory to free. */
+/* How long a killed worker may take to be gone, with all its memory to free. */
 #define ENDING_USEC	     (5 * GCR_USEC_PER_SEC)
-/* A copy of which nothing is wanted any more: 40 GiB take less, and so does a new worker. */
+/*
+ * How long to wait for a copy that is no longer wanted: 40 GiB take less, and so does a new worker.
+ */
 #define COPY_GRACE_USEC	     GCR_USEC_PER_SEC
-/* VRAM that a restore takes beyond what NVML counted; see drive_memory.c. */
+/* VRAM that a restore takes beyond the amount that NVML counted; see drive_memory.c. */
 #define BALLAST_MARGIN_BYTES (64ull << 20)
 
 /*
- * End a worker. As long as it is not gone it may write to the snapshot's files, and has VRAM that
- * the next one will need.
+ * End a worker. Until its process is gone, the worker may write to the snapshot's files, and has
+ * VRAM that the next one will need.
  */
 static void drop(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker)
 {
@@ -53,7 +55,9 @@ static int died(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_e
 	return gcr_error_set(error, EIO, "the GPU's worker died");
 }
 
-/* Wait for a worker's answer. It is given up, and the worker ended, when the operation is to stop.
+/*
+ * Wait for a worker's answer. When the operation is to stop, the wait ends and the worker is
+ * killed.
  */
 static int await(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_result *answer,
 		 int fds[GCR_MESSAGE_FDS_MAX], size_t *fds_count, struct gcr_error *error)
@@ -109,7 +113,7 @@ static int ask(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint16_t type
 	return result;
 }
 
-/* No worker at all: none has a part of its memory only. */
+/* Use no worker at all, so that none has only a part of its GPU's memory. */
 static int refuse_order(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	vmm->workers_count = 0;
@@ -153,7 +157,7 @@ uint32_t gcr_vmm_gpu_mask(struct gcr_vmm *vmm)
 	return mask;
 }
 
-/* A descriptor of the worker's table, -errno. */
+/* Write the table of the worker's extents; returns its descriptor or -errno. */
 static int write_table(const struct gcr_vmm *vmm, const struct gcr_vmm_worker *worker)
 {
 	_cleanup_free_ struct gcr_extent *extents = calloc(worker->count + 1, sizeof(*extents));
@@ -191,7 +195,7 @@ static int open_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint
 		session.flags |= GCR_SESSION_UNVERIFIED;
 	if (gcr_folder_is_touched(folder))
 		session.flags |= GCR_SESSION_UNREGISTERED;
-	/* Nothing is copied to a snapshot that has been packed. */
+	/* A packed snapshot is never copied to. */
 	if (packs && type == GCR_MESSAGE_SESSION_IN) {
 		session.flags |= GCR_SESSION_PACKED;
 		fds[4] = gcr_packs_directory(packs);
@@ -203,7 +207,7 @@ static int open_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint
 	return ask(vmm, worker, type, &session, sizeof(session), fds, fds_count, error);
 }
 
-/* Take one worker, waiting for those who have it; the operation may be stopped meanwhile. */
+/* Take one worker, waiting for tasks that have it; ends early if the operation is stopped. */
 static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
@@ -226,7 +230,7 @@ static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_e
 			return gcr_drive_stopped(error);
 		if (gcr_exchange_gives_up(drive->task))
 			return gcr_error_set(error, ETIMEDOUT, "the GPU's worker is not free");
-		/* Others' copies may take long: they have deadlines of their own. */
+		/* Copies of other tasks may take long, but those have deadlines of their own. */
 		if (gcr_clock_usec() > until_usec)
 			gcr_drive_check_deadline(drive);
 	}
@@ -238,7 +242,7 @@ int gcr_vmm_open_sessions(struct gcr_vmm *vmm, uint16_t type, uint32_t copies_in
 	unsigned int gpus_count = gcr_gpus_count(vmm->drive.daemon->gpus);
 	int result = 0;
 
-	/* In the order of the GPUs' indexes for everybody: so nobody waits in a circle. */
+	/* Every task takes workers in the order of the GPUs' indexes: this prevents deadlock. */
 	for (unsigned int index = 0; index < gpus_count && !result; index++)
 		for (unsigned int i = 0; i < vmm->workers_count && !result; i++) {
 			struct gcr_vmm_worker *worker = &vmm->workers[i];
@@ -315,7 +319,7 @@ int gcr_vmm_end_create(struct gcr_vmm *vmm, struct gcr_error *error)
 	return first;
 }
 
-/* VRAM that the driver takes on one GPU, with what it needs beyond that; 0: none. */
+/* VRAM that the driver takes on one GPU, with its margin; 0: none. */
 static uint64_t driver_bytes(struct gcr_vmm *vmm, const uint8_t uuid[GCR_UUID_BYTES])
 {
 	struct gcr_process *process = vmm->drive.process;
@@ -338,7 +342,10 @@ int gcr_vmm_take_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
 		struct gcr_vmm_worker *worker = &vmm->workers[i];
 		struct gcr_reserve_request request = {.bytes = driver_bytes(vmm, worker->uuid)};
 
-		/* What it has from an attempt before that found too little elsewhere. */
+		/*
+		 * The worker has its ballast from an earlier attempt, for which another GPU had too
+		 * little VRAM.
+		 */
 		if (!request.bytes || vmm->drive.ballast & 1u << gpu_index(vmm, worker))
 			continue;
 		result = ask(vmm, worker, GCR_MESSAGE_RESERVE, &request, sizeof(request), NULL, 0,
@@ -414,7 +421,7 @@ int gcr_vmm_end_copy(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
-/* The descriptors of one worker's extents. */
+/* Get the descriptors of one worker's extents. */
 static int export_one(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_error *error)
 {
 	struct gcr_range range = {0};
@@ -492,7 +499,7 @@ void gcr_vmm_begin_close(struct gcr_vmm *vmm)
 		struct gcr_vmm_worker *worker = &vmm->workers[i];
 		struct gcr_result answer;
 
-		/* Nothing stops a copy but its end, or that of the worker. */
+		/* Only its own end, or that of the worker, ends a copy. */
 		if (worker->is_copying &&
 		    gcr_helper_result(worker->helper, COPY_GRACE_USEC, -1, &answer) < 0)
 			drop(vmm, worker);
@@ -514,7 +521,10 @@ static void end_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker)
 	     answer.error))
 		drop(vmm, worker);
 	worker->is_ending = false;
-	/* What was out must find room again: a second context may not have been there before. */
+	/*
+	 * On a roll-back, the memory that was moved out must find room again; the second worker's
+	 * context may not have been there before.
+	 */
 	ends = worker->is_second && vmm->drive.rolling_back;
 	if (worker->has_imported && vmm->drive.vendor->backend->may_keep_vram)
 		ends = true;

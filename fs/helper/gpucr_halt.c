@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-halt: stops the threads of one program on the daemon's behalf, once. When the daemon says
- * so it lets them go and ends. When the daemon dies first, the program's library may be in the
- * midst of taking its managed memory or of bringing it back, and threads that ran now would see
- * memory without its contents, or write to memory that is read no more: then they stay stopped
- * until the library is through, the program has been killed, or a time is up.
+ * gpucr-halt: stops the threads of one program for the daemon, once. On the daemon's request it
+ * lets the threads run again and ends. If the daemon dies first, the program's library may be
+ * taking its managed memory or bringing it back. Threads that ran now would see memory without its
+ * contents, or write to memory that is not read any more. So they stay stopped until the library
+ * has finished, the program has been killed, or the time limit is over.
  *
- * Whether it is in the midst, its page says (is_moving). The library first sets that, then looks
- * whether its connection to the daemon is still open and its threads are stopped, and only then
- * touches anything. We first see that the daemon is gone with all its descriptors, then look at the
- * page. So if we find it not set, and let go, then the library sets it later than we have looked,
- * and its connection has been closed by then: it does nothing. And if the library goes on, we find
- * it set.
+ * The library's page tells whether it is doing so (is_moving). The library first sets is_moving,
+ * then checks that its connection to the daemon is still open and that its threads are stopped, and
+ * only then touches any memory. The helper first makes sure that the daemon and all its descriptors
+ * are gone, then reads the page. So if is_moving is found clear and the threads are released, the
+ * library can only set it later, when its connection is already closed: it then touches nothing.
+ * And if the library passes its check, the helper finds is_moving set.
  */
 #include <errno.h>
 #include <poll.h>
@@ -30,14 +30,14 @@
 
 #define SOCKET 3
 
-/* Between looks without a daemon. */
+/* Interval of reading the page without a daemon. */
 #define LOOK_USEC   GCR_USEC_PER_MSEC
-/* Who was being started by a daemon that dies has copies of its descriptors until then. */
+/* A child that the daemon was starting when it died has copies of its descriptors for this long. */
 #define COPIES_USEC (100 * GCR_USEC_PER_MSEC)
 
 static struct gcr_message message;
 
-/* What is sent to all processes of a terminal or a service is not meant for us. */
+/* Signals to all processes of a terminal or a service are not meant for this helper. */
 static void ignore_signals(void)
 {
 	static const int signals[] = {SIGHUP,  SIGINT,	SIGQUIT, SIGTERM, SIGPIPE,
@@ -58,7 +58,7 @@ static int answer(int r, const struct gcr_error *error)
 				sizeof(result), NULL, 0);
 }
 
-/* One that cannot be read may be. */
+/* A page that cannot be read counts as moving. */
 static bool is_moving(int page)
 {
 	struct gcr_page_facts facts;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-launch: starts one program, CRIU, for a daemon whose service is restricted, and tells how
- * it ends. Its standard input is the connection (criu-glue/launch.h). Whoever speaks to it has a
- * program run with all of root's rights, so it hears nobody but root of its own pid and user
- * namespace; the socket's file lets nobody else connect in the first place.
+ * gpucr-launch: starts one program, CRIU, for a daemon whose service is restricted, and reports how
+ * it ends. Its standard input is the connection (criu-glue/launch.h). A peer can have any program
+ * run with all of root's rights, so only root of this pid and user namespace is served; the
+ * permissions of the socket's file keep all others from connecting in the first place.
  */
 #include <errno.h>
 #include <poll.h>
@@ -26,15 +26,15 @@
 
 GCR_DEFINE_CLEANUP(char **, free);
 
-/* What was asked for. */
+/* The parsed request. */
 struct order {
 	struct gcr_launch_request request;
 	char *data;
 	char **arguments;
 	char **environment;
-	int *fds; /* that came along */
+	int *fds; /* descriptors received */
 	size_t fds_count;
-	int *targets; /* as of struct gcr_program */
+	int *targets; /* the fds of struct gcr_program */
 	struct gcr_program program;
 };
 
@@ -55,7 +55,7 @@ static bool is_our_namespace(pid_t pid, const char *name)
 	       their_stat.st_dev == our_stat.st_dev && their_stat.st_ino == our_stat.st_ino;
 }
 
-/* Root of a container may have come by the socket; as a user of another namespace or as root. */
+/* Root of a container may have got at the socket, as a user of another namespace or as root. */
 static int check_peer(void)
 {
 	struct gcr_peer peer;
@@ -70,7 +70,7 @@ static int check_peer(void)
 	return r;
 }
 
-/* @count strings from *at on, as a list that ends with NULL. */
+/* Takes @count strings from *at and returns them as a list that ends with NULL. */
 static int take_strings(char **at, const char *end, size_t count, char ***ret_list)
 {
 	_cleanup_(free_cleanup) char **list = calloc(count + 1, sizeof(*list));
@@ -147,7 +147,7 @@ static int parse(struct order *order)
 	return 0;
 }
 
-/* They are closed by this program's end, as all else is freed. */
+/* The descriptors are closed, and all memory is freed, by this program's end. */
 static int receive_fds(struct order *order)
 {
 	size_t left = order->request.descriptors_count;
@@ -201,8 +201,9 @@ static int tell(enum gcr_launch_word word, int value, const int *pidfd)
 }
 
 /*
- * A restore whose daemon has died is of no use, and must not go on: the next daemon, which cannot
- * see it, may restore the same. All of its session ends: that of the tree is another.
+ * A restore whose daemon has died is useless and must not continue: the next daemon, which cannot
+ * see it, may restore the same tree. CRIU's whole session is killed; the restored tree is in
+ * another session.
  */
 static void end_with_daemon(pid_t pid, int pidfd)
 {
@@ -229,7 +230,7 @@ static int run(const struct order *order)
 		tell(GCR_LAUNCH_FAILED, r, NULL);
 		return fail(order->program.path, -r);
 	}
-	/* Without the pidfd nobody could end it. */
+	/* Without the pidfd the daemon could not kill the program. */
 	if (tell(GCR_LAUNCH_STARTED, pid, &pidfd) < 0)
 		kill(pid, SIGKILL);
 	for (size_t i = 0; i < order->fds_count; i++)
@@ -245,11 +246,11 @@ static int run(const struct order *order)
 
 int main(void)
 {
-	static struct order order; /* until the end: it is never freed */
+	static struct order order; /* lives until the program ends, never freed */
 	char byte;
 	int r;
 
-	/* Ignored, nobody would hear how the program ends. */
+	/* If SIGCHLD were ignored, the program's exit status would be lost. */
 	signal(SIGCHLD, SIG_DFL);
 	r = check_peer();
 	if (r < 0)
@@ -257,7 +258,7 @@ int main(void)
 	r = receive_order(&order);
 	if (!r)
 		r = tell(GCR_LAUNCH_READY, 0, NULL);
-	/* The daemon may have given up meanwhile: then nothing is to run. */
+	/* The daemon may have given up by now: then no program must be started. */
 	if (!r)
 		r = gcr_launch_receive(CONNECTION, &byte, 1, NULL, 0, GCR_LAUNCH_WAIT_MSEC);
 	if (!r && byte != GCR_LAUNCH_GO)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-look: looks at other processes for the daemon, which a process can make wait for ever
- * (lib/proc_source.h). Then the daemon kills it and starts another. It has one thread, answers one
- * request after the other, and ends with the daemon's end of the socket.
+ * gpucr-look: looks at other processes for the daemon. Such a process can block the look for ever
+ * (lib/proc_source.h); the daemon then kills this helper and starts another. The helper has one
+ * thread, answers one request after the other, and ends when the daemon closes the socket.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +24,7 @@
 #include "lib/procfs.h"
 
 #define COPY_BYTES     65536
-/* 100,000 mappings with 335 bytes each; by default the kernel gives no program more than 65,530. */
+/* 100,000 mappings of 335 bytes each; by default the kernel allows a program at most 65,530. */
 #define MAPS_BYTES_MAX (32u << 20)
 #define COPY_BYTES_MAX ((off_t)(GCR_EXTENTS_MAX * sizeof(struct gcr_extent)))
 
@@ -36,7 +36,7 @@ static struct {
 	uint8_t data[GCR_LOOKER_DATA_MAX];
 } reply;
 
-/* What is sent to all processes of a terminal or a service is not meant for us. */
+/* Signals to all processes of a terminal or a service are not meant for this helper. */
 static void ignore_signals(void)
 {
 	static const int signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGTSTP};
@@ -60,7 +60,7 @@ static int write_all(int fd, const char *bytes, size_t size)
 	return 0;
 }
 
-/* Into the memfd, if there is one, else into the reply. */
+/* Writes a text to the memfd, if there is one, else into the reply. */
 static int give(const char *text, size_t bytes)
 {
 	reply.head.bytes = bytes;
@@ -74,7 +74,9 @@ static int give(const char *text, size_t bytes)
 	return 0;
 }
 
-/* A part at a time: maps can be large, but not as large as their program likes. */
+/*
+ * Copies in parts: maps can be large, but its size is limited here, since the program controls it.
+ */
 static int copy_file(void)
 {
 	bool is_maps = !strcmp(request.name, "maps");
@@ -141,7 +143,10 @@ static int peek(void)
 	return gcr_proc_peek(request.pid, (uintptr_t)request.address, reply.data, request.count);
 }
 
-/* Until the time is up, but at one at least: each of them takes no more than that either. */
+/*
+ * Looks until the time is up, but at one process at least; no single look takes longer than that
+ * time either.
+ */
 static int look_at_many(void)
 {
 	int64_t until_usec = gcr_clock_usec() + request.value;
@@ -242,7 +247,7 @@ static int look(int *ret_fd)
 	return -EINVAL;
 }
 
-/* Those of .many.wanted have the same place. */
+/* terminate_strings() handles both members through .wanted. */
 _Static_assert(offsetof(struct gcr_looker_request, many) ==
 		       offsetof(struct gcr_looker_request, wanted),
 	       "one place for both");

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-receive: receives for the daemon the messages that come with descriptors. Closing one, or
- * asking its filesystem, may wait for ever: a user can mount a FUSE filesystem that does not
- * answer. So a descriptor is looked at by what the kernel itself knows, and one that is of no use
- * is not closed but ended with: the process says so and exits, and the daemon starts another.
+ * gpucr-receive: receives messages with descriptors for the daemon. Closing such a descriptor, or
+ * asking its filesystem, may block for ever: a user can mount a FUSE filesystem that does not
+ * answer. So a descriptor is judged only by facts that the kernel itself knows. A descriptor that
+ * is not acceptable is not closed explicitly: the helper reports it and exits, and the daemon
+ * starts another helper.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,10 +23,10 @@
 #include "lib/confine.h"
 #include "lib/message.h"
 
-#define FDS_MAX	    253 /* the kernel's SCM_MAX_FD: none is ever closed for want of room */
+#define FDS_MAX	    253 /* the kernel's SCM_MAX_FD: no descriptor is dropped for lack of room */
 #define DMABUF	    "/dmabuf:"
 #define INFO_BYTES  4096
-/* A table of all extents that there can be, and what huge pages have beyond its end. */
+/* The largest table of extents, plus the excess that huge pages allocate beyond its end. */
 #define MEMORY_MOST (off_t)(GCR_EXTENTS_MAX * sizeof(struct gcr_extent) + (4 << 20))
 
 static struct gcr_message request;
@@ -37,9 +38,9 @@ static struct {
 
 static int fds[FDS_MAX];
 static size_t fds_count;
-static char *const *links; /* how links of descriptors of GPUs begin; ends with NULL */
+static char *const *links; /* prefixes of links of GPUs' descriptors; ends with NULL */
 
-/* What is sent to all processes of a terminal or a service is not meant for us. */
+/* Signals to all processes of a terminal or a service are not meant for this helper. */
 static void ignore_signals(void)
 {
 	static const int signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGTSTP};
@@ -58,7 +59,7 @@ static void read_link(int fd, char *ret_link, size_t size)
 	ret_link[got > 0 ? got : 0] = '\0';
 }
 
-/* Anyone can name a file so; only the kernel's own dma-bufs have this line. */
+/* A user can give any file such a name; only the kernel's dma-bufs have this line in fdinfo. */
 static bool is_dmabuf(int fd)
 {
 	_cleanup_close_ int info_fd = -1;
@@ -85,9 +86,9 @@ static bool is_on_device(const struct statx *one, const struct stat *other)
 }
 
 /*
- * A path may be one in another mount namespace, where a user has mounted something of his there. So
- * it has to be the same here: a device of the same number, or (the simulator's) a file of the
- * filesystem that the directory @begins is of. No filesystem is asked about @fd.
+ * A path may be one in another mount namespace, where a user has mounted a filesystem of his own.
+ * So the path must lead to the same file here: a device of the same number, or (for the simulator)
+ * a file of the filesystem that the directory @begins is on. No filesystem is asked about @fd.
  */
 static bool is_file_at(int fd, const char *link, const char *begins)
 {
@@ -118,8 +119,8 @@ static bool is_of_gpu(int fd)
 }
 
 /*
- * A file in memory that can grow no more, and is short: who closes it last, maybe the daemon, frees
- * its memory, which takes seconds for that of a machine.
+ * A file in memory that is sealed against growing, and short: closing its last descriptor, possibly
+ * in the daemon, frees its memory, which takes seconds for a file as large as a machine's memory.
  */
 static bool is_short_memory(int fd)
 {
@@ -130,7 +131,7 @@ static bool is_short_memory(int fd)
 	       status.st_size <= MEMORY_MOST && status.st_blocks <= MEMORY_MOST / 512;
 }
 
-/* What can be closed, and asked about itself, without a wait. */
+/* Can the descriptor be closed and inspected without blocking? */
 static bool is_harmless(int fd, uint32_t kind)
 {
 	return is_short_memory(fd) || (kind == GCR_RECEIVER_GPU && is_of_gpu(fd));
@@ -146,7 +147,7 @@ static void collect_fds(struct msghdr *packet)
 	}
 }
 
-/* 0, or the errno of the reply. @ret_bytes: of the payload. */
+/* Receives a message. Returns 0, or the errno for the reply. @ret_bytes: length of the payload. */
 static int receive(int connection, size_t *ret_bytes)
 {
 	union {
@@ -181,7 +182,7 @@ static int receive(int connection, size_t *ret_bytes)
 	return 0;
 }
 
-/* Name the first one that is not as it should be. */
+/* Checks all descriptors; puts the link of the first bad one into the reply. */
 static bool are_harmless(uint32_t kind)
 {
 	for (size_t i = 0; i < fds_count; i++)
@@ -203,7 +204,7 @@ static int answer(void)
 	gcr_message_payload(&request, &asked, sizeof(asked));
 	memset(&reply.head, 0, sizeof(reply.head));
 	error = receive(request.fds[0], &bytes);
-	/* The daemon has it too. */
+	/* The daemon has a descriptor of the connection too. */
 	gcr_message_close_fds(&request);
 	is_good = are_harmless(asked.kind);
 	if (!is_good)
@@ -237,8 +238,9 @@ int main(int argc, char **argv)
 		if (r == -EPIPE)
 			return 0;
 		/*
-		 * Our end closes it. Before that the daemon has closed its own, and then the
-		 * socket: else the daemon's might be the last, and its closing wait.
+		 * CLOSE: exiting at the end of the socket closes the connection. The daemon closes
+		 * its own descriptor of it before it closes the socket; otherwise the daemon's
+		 * could be the last one, and its close(2) would block.
 		 */
 		if (r == 0 && request.fds_count == 1 && request.header.type == GCR_RECEIVER_CLOSE)
 			continue;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The daemon's side of a halt; fs/helper/gpucr_halt.c is the helper's. */
+/* The daemon's side of a halt; fs/helper/gpucr_halt.c is the helper's side. */
 #include "fs/helper/halt.h"
 
 #include <errno.h>
@@ -76,7 +76,10 @@ void gcr_halt_give_up(struct gcr_halt *halt)
 	free(halt);
 }
 
-/* Its end, and not only what it says, is what lets go of everybody. */
+/*
+ * All threads run again only when the helper has ended, so its end is waited for, not just its
+ * answer.
+ */
 void gcr_halt_end(struct gcr_halt *halt)
 {
 	struct gcr_error error;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The threads of a program stopped for a moment (fs/helper/stop.h), by a helper process that
- * outlives the daemon: while the library is in the midst of taking or bringing back managed memory,
- * they stay stopped, also if the daemon is killed. Should the helper itself be killed, they go on,
- * and the library finds that out.
+ * Stopping the threads of a program for a moment (fs/helper/stop.h), by a helper process that
+ * outlives the daemon: while the library is taking or bringing back managed memory, the threads
+ * stay stopped even if the daemon is killed. If the helper itself is killed, the threads run again,
+ * and the library detects that.
  */
 #ifndef GCR_FS_HELPER_HALT_H
 #define GCR_FS_HELPER_HALT_H
@@ -17,28 +17,28 @@
 struct gcr_halt;
 
 /*
- * Ask for it; gcr_halt_wait() tells when they are stopped. @page_fd: the library's page. Without a
- * daemon the threads go on after @limit_usec at the latest. -EIO, with words: the helper does not
- * start, or has died.
+ * Starts stopping the threads; gcr_halt_wait() waits until they are stopped. @page_fd: the
+ * library's page. If the daemon dies, the threads run again after @limit_usec at the latest. -EIO,
+ * with a message: the helper does not start, or has died.
  */
 int gcr_halt_begin(struct gcr_helpers *helpers, pid_t pid, int page_fd, int64_t limit_usec,
 		   struct gcr_halt **ret_halt, struct gcr_error *error);
 
 /*
- * Wait until all threads are stopped. -ETIMEDOUT and -EINTR (@wake_fd readable): call again, or
- * give it up. Other errors as gcr_stop_begin(), and -EIO: the helper has died. Then all threads
- * have been let go, and nothing but gcr_halt_give_up() is left to do.
+ * Waits until all threads are stopped. -ETIMEDOUT and -EINTR (@wake_fd readable): call again, or
+ * give up. Other errors as gcr_stop_begin(), and -EIO: the helper has died. After these all threads
+ * run again, and the caller only has to call gcr_halt_give_up().
  *
- * A thread in execve(2) of a file on its user's own filesystem keeps the helper waiting for as long
- * as that user likes.
+ * A thread in execve(2) of a file on its user's own filesystem can block the helper for as long as
+ * that user likes.
  */
 int gcr_halt_wait(struct gcr_halt *halt, int64_t timeout_usec, int wake_fd,
 		  struct gcr_error *error);
 
-/* They are not needed stopped any more, or never were: the helper is killed. NULL is allowed. */
+/* The threads need not be stopped any more, or never were: kills the helper. NULL is allowed. */
 void gcr_halt_give_up(struct gcr_halt *halt);
 
-/* Let them go on, and wait until they do. NULL: nothing to do. */
+/* Lets the threads run again, and waits until they do. NULL: does nothing. */
 void gcr_halt_end(struct gcr_halt *halt);
 
 #endif

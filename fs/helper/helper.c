@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One helper process: starting it and the conversation with it. What it says is not trusted; a
- * helper that breaks the protocol is killed and counts as dead. No locks here: a helper is used
- * by one thread at a time.
+ * One helper process: starting it and exchanging messages with it. Its messages are not trusted; a
+ * helper that breaks the protocol is killed and counts as dead. No locks here: a helper is used by
+ * one thread at a time.
  */
 #include "fs/helper/helper_process.h"
 
@@ -23,15 +23,16 @@
 #include "lib/message.h"
 #include "lib/program.h"
 
-#define HELPER_SOCKET 3 /* where a helper finds its end */
+#define HELPER_SOCKET 3 /* the helper's descriptor of the socket */
 
-/* A process whose socket has closed is about to end: how long to wait for its exit status. */
+/* A process whose socket has closed is about to end: time to wait for its exit status. */
 #define LAST_WORDS_USEC (200 * GCR_USEC_PER_MSEC)
 
 GCR_DEFINE_CLEANUP(struct gcr_helper *, gcr_helper_free);
 
 /*
- * The daemon's environment, less what would load foreign code into a helper or hide GPUs from it.
+ * The daemon's environment without variables that load foreign code into a helper or hide GPUs from
+ * it.
  */
 static char **make_environment(const char *simulator_directory)
 {
@@ -127,8 +128,8 @@ int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_ki
 		arguments[1] = gpu;
 	}
 	/*
-	 * A daemon in the background must not leave its starter's stderr open in helpers: who reads
-	 * it from a pipe would wait for their end.
+	 * A daemon in the background must not leave its starter's stderr open in helpers: a reader
+	 * of it through a pipe would wait for the helpers' end.
 	 */
 	r = gcr_program_start(
 		&(struct gcr_program){
@@ -182,9 +183,9 @@ bool gcr_helper_reap(struct gcr_helper *helper)
 
 void gcr_helper_kill(struct gcr_helper *helper)
 {
-	/* Nobody is to use it any more, also if its memory takes long to free. */
+	/* The helper must not be used any more, even if freeing its memory takes long. */
 	helper->dead = true;
-	/* By pidfd: the pid may be somebody else's once the pool has reaped the helper. */
+	/* By pidfd: once the pool has reaped the helper, the pid may be reused. */
 	syscall(SYS_pidfd_send_signal, helper->pidfd, SIGKILL, NULL, 0);
 }
 
@@ -216,11 +217,11 @@ bool gcr_helper_usable(const struct gcr_helper *helper)
 
 	if (helper->dead || helper->pending || helper->socket < 0)
 		return false;
-	/* Nothing is due from it: whatever there is to read is the end, or garbage. */
+	/* No message is due: readable means end of file, or an invalid message. */
 	return poll(polls, 2, 0) == 0;
 }
 
-/* How it ended, for a person. */
+/* Describes its end in a message. */
 static void describe_end(struct gcr_helper *helper, char words[static 64])
 {
 	struct pollfd end = {.fd = helper->pidfd, .events = POLLIN};
@@ -238,8 +239,8 @@ static void describe_end(struct gcr_helper *helper, char words[static 64])
 }
 
 /*
- * Receive one message of type @type. Everything but time running out is the helper's end:
- * -EPIPE. -ETIMEDOUT, -EINTR as gcr_message_receive().
+ * Receives one message of type @type. -ETIMEDOUT, -EINTR as gcr_message_receive(). On any other
+ * failure the helper is killed: -EPIPE.
  */
 static int receive(struct gcr_helper *helper, uint16_t type, uint32_t sequence,
 		   int64_t timeout_usec, int wake_fd, struct gcr_message *ret_message)
@@ -259,7 +260,7 @@ static int receive(struct gcr_helper *helper, uint16_t type, uint32_t sequence,
 	return -EPIPE;
 }
 
-/* An errno from outside: 0, or something that strerror() knows. */
+/* Limits an untrusted errno to 0 and values that strerror() knows. */
 static int32_t checked_errno(int32_t number)
 {
 	return number >= 0 && number < 4096 ? number : EIO;
@@ -345,7 +346,7 @@ int gcr_helper_request_fds(struct gcr_helper *helper, uint16_t type, const void 
 	return 0;
 }
 
-/* The answer to the request under way. */
+/* Receives the answer to the request under way. */
 static int receive_answer(struct gcr_helper *helper, uint16_t type, int64_t timeout_usec,
 			  int wake_fd, struct gcr_message *ret_message)
 {
@@ -366,7 +367,7 @@ int gcr_helper_result(struct gcr_helper *helper, int64_t timeout_usec, int wake_
 	size_t fds_count = 0;
 	int r = gcr_helper_result_fds(helper, timeout_usec, wake_fd, ret_result, fds, &fds_count);
 
-	/* None was asked for. */
+	/* No descriptors were requested. */
 	for (size_t i = 0; !r && i < fds_count; i++)
 		close(fds[i]);
 	return r;
@@ -416,7 +417,7 @@ int gcr_helper_gpus(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd
 		ret_reply->processes_count = GCR_GPU_PROCESSES_MAX;
 	for (uint32_t i = 0; i < ret_reply->gpus_count; i++)
 		gcr_message_terminate(ret_reply->gpus[i].name);
-	/* Users of the list index gpus[] with `gpu`. */
+	/* Drops invalid entries, since users of the list index gpus[] with `gpu`. */
 	for (uint32_t i = 0; i < ret_reply->processes_count; i++)
 		if (ret_reply->processes[i].gpu < ret_reply->gpus_count)
 			ret_reply->processes[kept++] = ret_reply->processes[i];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Helper processes seen from the daemon: starting them, talking to them, outliving them. A helper
- * may crash, hang or be killed at any moment; nothing here waits longer than it was told to.
+ * Helper processes as the daemon sees them: starting them, exchanging messages, surviving their
+ * failures. A helper may crash, hang or be killed at any moment; no function here waits longer than
+ * its timeout.
  */
 #ifndef GCR_FS_HELPER_HELPER_H
 #define GCR_FS_HELPER_HELPER_H
@@ -15,57 +16,61 @@
 #include "lib/protocol.h"
 
 enum gcr_helper_kind {
-	GCR_HELPER_CONTROL, /* one verb, no GPU context */
-	GCR_HELPER_WORKER,  /* one GPU, holds a context */
+	GCR_HELPER_CONTROL, /* runs one verb, no GPU context */
+	GCR_HELPER_WORKER,  /* serves one GPU, holds a context */
 	GCR_HELPER_HALT,    /* stops a program's threads once; no driver */
 };
 
 struct gcr_helper;  /* one helper process; used by one thread at a time */
-struct gcr_helpers; /* what all of them share; thread-safe */
+struct gcr_helpers; /* the pool, shared by all of them; thread-safe */
 
 struct gcr_helpers_config {
 	const struct gcr_backend *backend;
-	const char *helper_directory;	 /* where the programs are; several: divided by ':' */
+	const char *helper_directory;	 /* where the programs are; several, separated by ':' */
 	const char *simulator_directory; /* put first in LD_LIBRARY_PATH, NULL without -o sim */
-	bool keep_stderr;		 /* theirs is ours; else /dev/null */
-	int64_t idle_usec;		 /* a worker or a spare control helper goes after this */
+	bool keep_stderr;		 /* helpers inherit our stderr; else /dev/null */
+	/* A worker or a spare control helper ends after this time. */
+	int64_t idle_usec;
 };
 
-/* Strings of @config are copied. Starts one thread that retires idle helpers and fills the spare.
+/*
+ * Copies the strings of @config. Starts one thread that retires idle helpers and replaces the
+ * spare.
  */
 int gcr_helpers_create(const struct gcr_helpers_config *config, struct gcr_helpers **ret_helpers);
 
-/* Kills what is left. Helpers taken by others must have been given back. NULL is allowed. */
+/* Kills the remaining helpers. All helpers must have been put back. NULL is allowed. */
 void gcr_helpers_destroy(struct gcr_helpers *helpers);
 
 /*
- * cuInit takes 0.1-0.2 s (measured), so one initialised control helper is kept ready: while
- * @wanted is true (some process is frozen: a thaw will come), and for idle_usec after the last
- * helper was taken. An idle daemon without frozen processes keeps none.
+ * cuInit takes 0.1-0.2 s (measured), so one initialised control helper is kept as a spare: while
+ * @wanted is true (some process is frozen, so a thaw will come), and for idle_usec after the last
+ * helper was taken. An idle daemon without frozen processes has no spare.
  */
 void gcr_helpers_keep_spare(struct gcr_helpers *helpers, bool wanted);
 
 /*
- * Take a control helper that has said hello: the spare, or a new one (then waits for its hello up
- * to @timeout_usec, or until @wake_fd, if not negative, is readable). It is used for one verb.
- * Errors: -ETIMEDOUT, -EINTR, -EIO it died, or what its hello says (-ENODEV no GPU,
- * -EOPNOTSUPP the driver is too old, ...), with words.
+ * Takes a control helper that has sent its hello: the spare, or a new one (then waits for the hello
+ * up to @timeout_usec, or until @wake_fd, if not negative, is readable). A control helper is used
+ * for one verb. Errors, with a message: -ETIMEDOUT, -EINTR, -EIO the helper died, or the error in
+ * its hello (-ENODEV no GPU, -EOPNOTSUPP the driver is too old, ...).
  */
 int gcr_helpers_take_control(struct gcr_helpers *helpers, int64_t timeout_usec, int wake_fd,
 			     struct gcr_helper **ret_helper, struct gcr_error *error);
 
-/* A new one that stops a program's threads; it says no hello. */
+/* Takes a new helper that stops a program's threads; this kind sends no hello. */
 int gcr_helpers_take_halt(struct gcr_helpers *helpers, struct gcr_helper **ret_helper,
 			  struct gcr_error *error);
 
 /*
- * The worker of the GPU with this UUID, started if it is not there; others wait their turn.
- * @is_second: another one of the same GPU, for what comes in while something else goes out. It has
- * a session of its own, a context of its own, and ends when idle like the first.
+ * Takes the worker of the GPU with this UUID, and starts it if there is none. Callers wait for
+ * their turn. @is_second: a second worker of the same GPU, for memory that comes in while other
+ * memory goes out. The second worker has its own session and context, and ends when idle like the
+ * first.
  *
- * Errors as gcr_helpers_take_control(). A worker that has not said hello when the time is over goes
- * on coming up, and the next call waits for the rest; one that takes longer than
- * GCR_HELPERS_COME_UP_USEC is killed: -EIO.
+ * Errors as gcr_helpers_take_control(). A worker that has not sent its hello at the timeout keeps
+ * starting, and the next call waits for it again; a worker that takes longer than
+ * GCR_HELPERS_COME_UP_USEC to start is killed: -EIO.
  */
 #define GCR_HELPERS_COME_UP_USEC (20 * GCR_USEC_PER_SEC)
 
@@ -73,89 +78,103 @@ int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_
 			    bool is_second, int64_t timeout_usec, int wake_fd,
 			    struct gcr_helper **ret_helper, struct gcr_error *error);
 
-/* Who uses a worker that the caller has taken, for those who look (gcr_helpers_users()). */
+/*
+ * Records the process for which a worker that the caller has taken is used, for
+ * gcr_helpers_users().
+ */
 void gcr_helper_set_user(struct gcr_helper *helper, pid_t pid);
 
 /*
- * The turn at the GPU's worker is for others, who get another worker, though this one stays the
- * caller's with all that it holds. Given back it ends. Doing it twice is fine.
+ * Passes the turn at the GPU on to other callers, who get another worker; this worker stays the
+ * caller's with all that it holds, and ends when it is put back. Idempotent.
  */
 void gcr_helper_set_aside(struct gcr_helper *helper);
 
-/* Who has taken the workers of a GPU. */
+/* A user of a GPU's worker. */
 struct gcr_helper_user {
-	pid_t pid;	    /* 0: the daemon itself, for a moment */
+	pid_t pid;	    /* 0: the daemon itself, briefly */
 	int64_t since_usec; /* monotonic */
 	bool is_aside;
 };
 
-/* Up to @most of them, and how many were written. */
+/* Lists at most @most users and returns the number written. */
 unsigned int gcr_helpers_users(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
 			       struct gcr_helper_user *ret_users, unsigned int most);
 
 /*
- * Give a helper back: a worker becomes idle, or is killed if it is in the middle of a request; the
- * others end (closing their socket; killed if they do not go within a second, never waited for).
- * NULL is allowed.
+ * Gives a helper back: a worker becomes idle, or is killed if a request is under way; other helpers
+ * end (their socket is closed; they are killed after one second, and the call does not wait). NULL
+ * is allowed.
  */
 void gcr_helper_put(struct gcr_helper *helper);
 
-/* The path of a program that is where the helpers are; for the caller to free. NULL: no memory. */
+/* The path of a program in the helpers' directory, which the caller frees. NULL: no memory. */
 char *gcr_helpers_program(const struct gcr_helpers *helpers, const char *name);
 
-/* The hello of any helper so far: driver version and API version. False if there was none yet. */
+/*
+ * The driver version and API version, from the hello of any helper. False if there was no hello
+ * yet.
+ */
 bool gcr_helpers_hello(struct gcr_helpers *helpers, struct gcr_hello *ret_hello);
 
 /* Is @pid one of our helpers (they hold device files too, but are no GPU processes)? */
 bool gcr_helpers_owns(struct gcr_helpers *helpers, pid_t pid);
 
 /*
- * Start the worker of this GPU if none is there, and do not wait for it: its start takes as long as
- * much of a freeze. It is found by the next gcr_helpers_take_worker(). Failures are that call's.
+ * Starts the worker of this GPU if there is none, without waiting: starting it takes a large part
+ * of the time of a freeze. The next gcr_helpers_take_worker() takes it, and reports errors of its
+ * start.
  */
 void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES]);
 
-/* The worker of this GPU if it is ready and nobody uses it now; 0: not so. */
+/* The pid of this GPU's worker if it is ready and unused; else 0. */
 pid_t gcr_helpers_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
 			      bool is_second);
 
-/* Does that of this GPU, or the second one, run, whoever uses it? */
+/* Does this GPU's worker (@is_second: its second worker) run, in use or not? */
 bool gcr_helpers_has_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
 			    bool is_second);
 
 /*
- * The worker of this GPU if it is running and nobody uses it, for something that can wait: -EAGAIN
+ * Takes this GPU's worker for a moment if it is running and unused, for work that can wait: -EAGAIN
  * if not. Never starts one.
  */
 int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
 			      bool is_second, struct gcr_helper **ret_helper);
 
-/* How many workers have ended so far, with what they had registered. */
+/*
+ * Takes this GPU's worker if it is running and unused, to end it. If the worker is borrowed, waits
+ * for it, at most @wait_usec. -EAGAIN if it is not to be had. Never starts one.
+ */
+int gcr_helpers_take_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+				 bool is_second, int64_t wait_usec, struct gcr_helper **ret_helper);
+
+/* Number of workers that have ended since the start; all that they had registered is gone. */
 unsigned int gcr_helpers_workers_ended(struct gcr_helpers *helpers);
 
-/* How many run now. */
+/* Number of workers that are running. */
 unsigned int gcr_helpers_workers(struct gcr_helpers *helpers);
 
-/* Send a request; its answer is fetched with gcr_helper_result(). -EPIPE: the helper is gone. */
+/* Sends a request; gcr_helper_result() receives the answer. -EPIPE: the helper has ended. */
 int gcr_helper_request(struct gcr_helper *helper, uint16_t type, const void *payload,
 		       size_t payload_bytes, struct gcr_error *error);
 
-/* The same with descriptors, which stay the caller's. */
+/* As gcr_helper_request(), with descriptors, which stay the caller's. */
 int gcr_helper_request_fds(struct gcr_helper *helper, uint16_t type, const void *payload,
 			   size_t payload_bytes, const int *fds, size_t fds_count,
 			   struct gcr_error *error);
 
 /*
- * Wait for the answer to the last request. -ETIMEDOUT and -EINTR (@wake_fd readable) leave the
- * request under way: call again. -EPIPE: the helper died. 0: *ret_result is filled; its `error`
+ * Waits for the answer to the last request. -ETIMEDOUT and -EINTR (@wake_fd readable): the request
+ * is still under way, call again. -EPIPE: the helper died. 0: *ret_result is filled in; its `error`
  * is not turned into a return value.
  */
 int gcr_helper_result(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
 		      struct gcr_result *ret_result);
 
 /*
- * gcr_helper_result() for an answer that carries descriptors: up to GCR_MESSAGE_FDS_MAX, the
- * caller's from then on.
+ * gcr_helper_result() for an answer with descriptors: up to GCR_MESSAGE_FDS_MAX, which become the
+ * caller's.
  */
 int gcr_helper_result_fds(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
 			  struct gcr_result *ret_result, int ret_fds[GCR_MESSAGE_FDS_MAX],
@@ -165,10 +184,13 @@ int gcr_helper_result_fds(struct gcr_helper *helper, int64_t timeout_usec, int w
 int gcr_helper_gpus(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
 		    struct gcr_gpus_reply *ret_reply);
 
-/* End it now: SIGKILL. What the driver has started inside the target goes on (measured). */
+/*
+ * Kills the helper now, with SIGKILL. Work that the driver has started inside the target process
+ * continues (measured).
+ */
 void gcr_helper_kill(struct gcr_helper *helper);
 
-/* Wait until it has ended, with all that it had: -ETIMEDOUT. */
+/* Waits until the helper has ended and its resources are released: -ETIMEDOUT. */
 int gcr_helper_await_end(struct gcr_helper *helper, int64_t timeout_usec);
 
 pid_t gcr_helper_pid(const struct gcr_helper *helper);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One helper process as fs/helper/helper.c (starting, talking) and fs/helper/helpers.c (the pool)
- * share it. Nobody else includes this.
+ * One helper process, shared by fs/helper/helper.c (starting, talking) and fs/helper/helpers.c (the
+ * pool) only.
  */
 #ifndef GCR_FS_HELPER_HELPER_PROCESS_H
 #define GCR_FS_HELPER_HELPER_PROCESS_H
@@ -11,16 +11,16 @@
 #include "fs/helper/helper.h"
 
 enum helper_role {
-	HELPER_TAKEN,	/* somebody's: the pool only reaps it */
-	HELPER_SPARE,	/* a control helper for the next verb */
-	HELPER_IDLE,	/* a worker that waits for the next request */
+	HELPER_TAKEN,	/* in use: the pool only reaps it */
+	HELPER_SPARE,	/* a control helper kept for the next verb */
+	HELPER_IDLE,	/* a worker waiting for the next request */
 	HELPER_LEAVING, /* its socket is closed; killed at `deadline_usec` */
 };
 
-/* The pool; helpers.c has its lock, and the slots. */
+/* The pool; its lock and the slots belong to helpers.c. */
 struct gcr_helpers {
-	struct gcr_helpers_config config; /* strings are ours */
-	int epoll_fd;			  /* wake_fd and the pidfd of every helper not reaped */
+	struct gcr_helpers_config config; /* strings are owned */
+	int epoll_fd;			  /* polls wake_fd and the pidfds of helpers not reaped */
 	int wake_fd;			  /* the lists have changed */
 	pthread_t thread;
 	bool has_thread;
@@ -32,79 +32,83 @@ struct gcr_helpers {
 	struct worker_slot *slots;
 	unsigned int workers_ended;
 	bool spare_wanted;
-	bool was_taken; /* some helper, at: */
+	bool was_taken; /* some helper was taken, at taken_usec */
 	int64_t taken_usec;
-	int64_t spare_retry_usec; /* not before */
+	int64_t spare_retry_usec; /* no new spare before this time */
 	bool has_hello;
 	struct gcr_hello hello;
 };
 
 struct gcr_helper {
-	/* fixed from the start */
+	/* constant after the start */
 	struct gcr_helpers *helpers;
 	enum gcr_helper_kind kind;
-	char *program; /* its name in words */
+	char *program; /* its name in messages */
 	pid_t pid;
 	int pidfd;
 
-	/* the conversation: whoever has taken the helper, else the pool under its lock */
+	/*
+	 * the conversation: owned by the thread that has taken the helper, else by the pool under
+	 * its lock
+	 */
 	int socket; /* -1 once closed */
 	uint32_t sequence;
 	bool pending;	      /* a request is not answered yet */
-	bool said_hello;      /* and it was a good one */
-	bool dead;	      /* the socket has ended, or it was killed, or it talked garbage */
+	bool said_hello;      /* and the hello reported no error */
+	bool dead;	      /* the socket has closed, it was killed, or it broke the protocol */
 	bool has_reservation; /* RESERVE was sent and no RELEASE succeeded since */
-	bool in_session;      /* likewise SESSION_OUT or SESSION_IN and END */
-	bool has_imported;    /* IMPORT was sent, ever */
+	bool in_session;      /* likewise for SESSION_OUT or SESSION_IN, and END */
+	bool has_imported;    /* IMPORT has been sent at some time */
 	uint16_t request_type;
 	struct gcr_hello hello;
 
 	/* under the pool's lock */
 	struct gcr_helper *next;
 	enum helper_role role;
-	bool killed;	       /* by us, after it did not leave */
+	bool killed;	       /* by us, after it did not end by itself */
 	int64_t deadline_usec; /* IDLE: retire; LEAVING: kill */
 	bool reaped;
-	int wait_status; /* if reaped; -1 if the kernel did not tell */
+	int wait_status; /* if reaped; -1 if the kernel does not report it */
 	struct worker_slot *slot;
-	uint8_t uuid[GCR_UUID_BYTES]; /* a worker's GPU */
-	bool is_aside;		      /* its turn has gone to others */
+	uint8_t uuid[GCR_UUID_BYTES]; /* the GPU of a worker */
+	bool is_aside;		      /* its turn has been passed on to others */
 	int64_t started_usec;	      /* monotonic */
-	pid_t user;		      /* TAKEN: for whom, 0: not said */
-	int64_t taken_usec;	      /* and since when, monotonic */
+	pid_t user;		      /* TAKEN: the process it is used for, 0: not recorded */
+	int64_t taken_usec;	      /* time of taking, monotonic */
 };
 
-/* Start the program. @uuid: the worker's GPU, NULL for others. -EIO, -ENOMEM, with words. */
+/*
+ * Starts the program. @uuid: the worker's GPU, NULL for other kinds. -EIO, -ENOMEM, with a message.
+ */
 int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_kind kind,
 		     const uint8_t *uuid, struct gcr_helper **ret_helper, struct gcr_error *error);
 
 /*
- * The path of a program in @directories, if there is one of that name; else in the first of the
- * directories, divided by ':', that has it, or in the last one if none has. For the caller to free.
- * NULL: no memory.
+ * The path of @program: in the first of @directories (separated by ':') that has it, or in the last
+ * one if none has. The caller frees it. NULL: no memory.
  */
 char *gcr_helper_find(const char *directories, const char *program);
 
-/* Wait for the hello, if it has not been heard. Errors as gcr_helpers_take_control(). */
+/* Waits for the hello if it has not been received. Errors as gcr_helpers_take_control(). */
 int gcr_helper_greet(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
 		     struct gcr_error *error);
 
-/* Is a helper that nobody talks to still able to take requests? */
+/* Can a helper that is not in use still take requests? */
 bool gcr_helper_usable(const struct gcr_helper *helper);
 
-/* Close our end of the socket: the helper ends when it sees that. */
+/* Closes our end of the socket: the helper ends when it notices. */
 void gcr_helper_hang_up(struct gcr_helper *helper);
 
 /*
- * Collect its exit status if it has ended; never waits. True if it has been collected. The
- * caller holds the pool's lock.
+ * Reaps the helper if it has ended; never waits. Returns true if it has been reaped. The caller
+ * holds the pool's lock.
  */
 bool gcr_helper_reap(struct gcr_helper *helper);
 
-/* gcr_helper_reap() for whoever has taken the helper: takes the pool's lock. */
+/* gcr_helper_reap() for the thread that has taken the helper: takes the pool's lock. */
 bool gcr_helpers_reap_one(struct gcr_helper *helper, int *ret_wait_status);
 
-/* Free the object; the process is not touched. */
+/* Frees the object; does not touch the process. */
 void gcr_helper_free(struct gcr_helper *helper);
 
 #endif

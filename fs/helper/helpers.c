@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The pool of helper processes: the spare control helper, one worker for each GPU, and a thread
- * that reaps what has ended, retires what is idle and kills what does not leave. One lock guards
- * the lists; it is never held while waiting for a helper.
+ * that reaps helpers that have ended, retires idle ones and kills those that do not end when told
+ * to. One lock protects the lists; it is never held while waiting for a helper.
  */
 #include "fs/helper/helper_process.h"
 
@@ -19,23 +19,24 @@
 #include "lib/clock.h"
 #include "lib/lock.h"
 
-/* How long a helper that was told to go may take before it is killed. */
+/* Time for a helper to end by itself before it is killed. */
 #define LEAVE_USEC GCR_USEC_PER_SEC
 
-/* A spare that died is not replaced at once: what killed it is probably still there. */
+/* A spare that died is not replaced at once: the cause of its death probably persists. */
 #define SPARE_RETRY_USEC (10 * GCR_USEC_PER_SEC)
 
-#define IDLE_MAX_USEC (365 * 86400 * GCR_USEC_PER_SEC) /* "never", and sums stay in range */
+#define IDLE_MAX_USEC (365 * 86400 * GCR_USEC_PER_SEC) /* "never", with sums still in range */
 
-/* One GPU's worker and whose turn it is to use it. Gone when nobody wants it and it does not run.
- */
+/* One GPU's worker, and the turn to use it. Freed when it has no users and no idle worker. */
 struct worker_slot {
 	struct worker_slot *next;
 	uint8_t uuid[GCR_UUID_BYTES];
 	bool is_second;
-	int turn_fd; /* a semaphore of one that can be polled, because waiters can be interrupted */
-	unsigned int users;	 /* the one that has the turn and those that wait for it */
-	struct gcr_helper *idle; /* the worker, while nobody uses it */
+	/* A semaphore with count 1 that can be polled, because waiters can be interrupted. */
+	int turn_fd;
+	unsigned int users;	 /* the one that has the turn, and those that wait for it */
+	struct gcr_helper *idle; /* the worker, while it is not used */
+	bool is_borrowed;	 /* see gcr_helpers_borrow_worker() */
 };
 
 GCR_DEFINE_CLEANUP(struct gcr_helpers *, gcr_helpers_destroy);
@@ -54,7 +55,7 @@ static int start(struct gcr_helpers *helpers, enum gcr_helper_kind kind, const u
 	struct gcr_helper *helper;
 	int r;
 
-	/* Started under the lock, so that gcr_helpers_owns() knows it before it opens a device. */
+	/* Under the lock, so that gcr_helpers_owns() knows the helper before it opens a device. */
 	r = gcr_helper_start(&helpers->config, kind, uuid, &helper, error);
 	if (r < 0)
 		return r;
@@ -65,7 +66,7 @@ static int start(struct gcr_helpers *helpers, enum gcr_helper_kind kind, const u
 		memcpy(helper->uuid, uuid, GCR_UUID_BYTES);
 	helper->next = helpers->all;
 	helpers->all = helper;
-	/* Without this one its end is found at the next round of the thread. */
+	/* If this fails, the helper's end is noticed at the thread's next round. */
 	epoll_ctl(helpers->epoll_fd, EPOLL_CTL_ADD, helper->pidfd, &event);
 	*ret_helper = helper;
 	return 0;
@@ -147,7 +148,7 @@ static void drop_slot_if_unused(struct gcr_helpers *helpers, struct worker_slot 
 	free(slot);
 }
 
-/* One look at one helper. Lowers *@next_usec to when the next look is due. */
+/* Handles one helper. Lowers *@next_usec to the time of the next check. */
 static void tend(struct gcr_helpers *helpers, struct gcr_helper *helper, int64_t now_usec,
 		 int64_t *next_usec)
 {
@@ -179,12 +180,14 @@ static void tend(struct gcr_helpers *helpers, struct gcr_helper *helper, int64_t
 		gcr_helper_kill(helper);
 		helper->killed = true;
 	}
-	/* One that was killed is heard of through its pidfd, however long the driver holds it. */
+	/*
+	 * The end of a killed helper is reported by its pidfd, however long the driver delays it.
+	 */
 	if (!helper->killed && helper->deadline_usec < *next_usec)
 		*next_usec = helper->deadline_usec;
 }
 
-/* Everything that is due. Returns when to look again at the latest. */
+/* Handles everything that is due. Returns the latest time for the next check. */
 static int64_t tend_all(struct gcr_helpers *helpers)
 {
 	int64_t now_usec = gcr_clock_usec();
@@ -259,7 +262,7 @@ static int start_thread(struct gcr_helpers *helpers)
 	sigset_t all, old;
 	int r;
 
-	/* The daemon's signals are handled elsewhere. */
+	/* The daemon's signals are handled by another thread. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	r = pthread_create(&helpers->thread, NULL, run, helpers);
@@ -270,7 +273,7 @@ static int start_thread(struct gcr_helpers *helpers)
 
 /* ---- the pool's life ---- */
 
-/* Takes the strings over by copies. */
+/* Copies the configuration with its strings. */
 static int copy_config(struct gcr_helpers *helpers, const struct gcr_helpers_config *config)
 {
 	helpers->config.helper_directory = strdup(config->helper_directory);
@@ -317,7 +320,7 @@ int gcr_helpers_create(const struct gcr_helpers_config *config, struct gcr_helpe
 	return 0;
 }
 
-/* The thread has ended: nobody else is here. */
+/* The thread has ended: no other thread uses the pool. */
 static void end_all(struct gcr_helpers *helpers)
 {
 	int64_t deadline_usec = gcr_clock_usec() + LEAVE_USEC;
@@ -331,7 +334,7 @@ static void end_all(struct gcr_helpers *helpers)
 		struct pollfd end = {.fd = helper->pidfd, .events = POLLIN};
 		int64_t left_usec = deadline_usec - gcr_clock_usec();
 
-		/* One that the driver holds in the kernel is left to init. */
+		/* A helper that hangs in the driver's kernel code is left to init. */
 		poll(&end, 1, left_usec > 0 ? (int)(left_usec / GCR_USEC_PER_MSEC) + 1 : 0);
 		gcr_helper_reap(helper);
 		helpers->all = helper->next;
@@ -414,7 +417,7 @@ static int64_t left_usec(int64_t deadline_usec)
 	return left > 0 ? left : 0;
 }
 
-/* Wait for a taken helper's hello and keep it as the pool's. */
+/* Waits for a taken helper's hello and keeps it as the pool's. */
 static int greet(struct gcr_helpers *helpers, struct gcr_helper *helper, int64_t deadline_usec,
 		 int wake_fd, struct gcr_error *error)
 {
@@ -424,7 +427,7 @@ static int greet(struct gcr_helpers *helpers, struct gcr_helper *helper, int64_t
 		return r;
 
 	GCR_LOCK_SCOPE(&helpers->lock);
-	/* A helper that loads no library of the driver's does not know. */
+	/* A helper that does not load the driver's library does not know the API version. */
 	if (!helper->hello.api_version)
 		helper->hello.api_version = helpers->hello.api_version;
 	helpers->hello = helper->hello;
@@ -439,7 +442,7 @@ static void note_taking(struct gcr_helpers *helpers)
 	helpers->taken_usec = gcr_clock_usec();
 }
 
-/* The spare if there is one, else NULL. */
+/* Takes the spare; NULL: there is none. */
 static struct gcr_helper *take_spare(struct gcr_helpers *helpers)
 {
 	GCR_LOCK_SCOPE(&helpers->lock);
@@ -467,12 +470,12 @@ int gcr_helpers_take_control(struct gcr_helpers *helpers, int64_t timeout_usec, 
 	int r;
 
 	helper = take_spare(helpers);
-	wake(helpers); /* there is to be a new spare */
+	wake(helpers); /* starts a new spare */
 	if (helper) {
 		struct gcr_error spare_error;
 
 		r = greet(helpers, helper, deadline_usec, wake_fd, &spare_error);
-		/* A hello may be left over from one that has died since. */
+		/* The hello may be left from a helper that has died since. */
 		if (r == 0 && gcr_helper_usable(helper)) {
 			*ret_helper = helper;
 			return 0;
@@ -480,7 +483,7 @@ int gcr_helpers_take_control(struct gcr_helpers *helpers, int64_t timeout_usec, 
 		gcr_helper_put(helper);
 		if (r == -ETIMEDOUT || r == -EINTR)
 			return gcr_error_set(error, -r, "%s", spare_error.words);
-		/* What ended a spare may be long over: one that starts now is the judge. */
+		/* The cause of the spare's failure may be gone: try a new helper. */
 	}
 
 	r = take_new(helpers, GCR_HELPER_CONTROL, NULL, &helper, error);
@@ -501,7 +504,7 @@ int gcr_helpers_take_halt(struct gcr_helpers *helpers, struct gcr_helper **ret_h
 	return take_new(helpers, GCR_HELPER_HALT, NULL, ret_helper, error);
 }
 
-/* Wait for the turn at @slot, which has us among its users. */
+/* Waits for the turn at @slot, among whose users we are. */
 static int wait_turn(struct worker_slot *slot, int64_t deadline_usec, int wake_fd,
 		     struct gcr_error *error)
 {
@@ -537,7 +540,7 @@ static void note_use(struct gcr_helper *helper)
 	helper->taken_usec = gcr_clock_usec();
 }
 
-/* The worker of @slot, whose turn is ours: the idle one, or a new one. */
+/* Takes the worker of @slot, whose turn we have: the idle one, or a new one. */
 static int take_worker_of(struct gcr_helpers *helpers, struct worker_slot *slot,
 			  struct gcr_helper **ret_helper, struct gcr_error *error)
 {
@@ -566,8 +569,10 @@ static void leave_slot(struct gcr_helpers *helpers, struct worker_slot *slot, bo
 {
 	GCR_LOCK_SCOPE(&helpers->lock);
 
-	if (had_turn)
+	if (had_turn) {
+		slot->is_borrowed = false;
 		eventfd_write(slot->turn_fd, 1);
+	}
 	slot->users--;
 	drop_slot_if_unused(helpers, slot);
 }
@@ -613,7 +618,7 @@ int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_
 		bool is_late = gcr_clock_usec() - helper->started_usec > GCR_HELPERS_COME_UP_USEC;
 
 		gcr_helper_put(helper);
-		/* The next worker would fare no better: not a matter of waiting any longer. */
+		/* -EIO: the next worker would not do better, so waiting again is useless. */
 		return r == -ETIMEDOUT && is_late ? -EIO : r;
 	}
 	*ret_helper = helper;
@@ -629,7 +634,7 @@ void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 
 	if (!slot)
 		return;
-	/* Whoever has the turn has a worker, or is about to start one. */
+	/* The user that has the turn has a worker, or is about to start one. */
 	if (eventfd_read(slot->turn_fd, &count) < 0) {
 		leave_slot(helpers, slot, false);
 		return;
@@ -661,28 +666,74 @@ bool gcr_helpers_has_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_
 	GCR_LOCK_SCOPE(&helpers->lock);
 	const struct worker_slot *slot = find_slot(helpers, uuid, is_second);
 
-	/* One that has not said hello has been told of nothing. */
+	/* A worker without a hello has received no requests yet. */
 	return slot && (slot->users || (slot->idle && slot->idle->said_hello));
+}
+
+/* The idle worker of @slot, whose turn we have; NULL if there is none that is ready. */
+static struct gcr_helper *take_idle_locked(struct worker_slot *slot)
+{
+	struct gcr_helper *helper = NULL;
+
+	if (slot->idle && slot->idle->said_hello && gcr_helper_usable(slot->idle)) {
+		helper = TAKE_PTR(slot->idle);
+		note_use(helper);
+	}
+	return helper;
 }
 
 int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
 			      bool is_second, struct gcr_helper **ret_helper)
 {
-	struct gcr_helper *helper = NULL;
-	struct worker_slot *slot;
+	GCR_LOCK_SCOPE(&helpers->lock);
+	struct worker_slot *slot = find_slot(helpers, uuid, is_second);
+	struct gcr_helper *helper;
 	eventfd_t count;
 
-	pthread_mutex_lock(&helpers->lock);
-	slot = find_slot(helpers, uuid, is_second);
-	if (slot && slot->idle && slot->idle->said_hello && gcr_helper_usable(slot->idle) &&
-	    !eventfd_read(slot->turn_fd, &count)) {
-		helper = TAKE_PTR(slot->idle);
-		note_use(helper);
-		slot->users++;
-	}
-	pthread_mutex_unlock(&helpers->lock);
-	if (!helper)
+	if (!slot || !slot->idle || eventfd_read(slot->turn_fd, &count) < 0)
 		return -EAGAIN;
+	helper = take_idle_locked(slot);
+	if (!helper) {
+		eventfd_write(slot->turn_fd, 1);
+		return -EAGAIN;
+	}
+	slot->users++;
+	slot->is_borrowed = true;
+	*ret_helper = helper;
+	return 0;
+}
+
+int gcr_helpers_take_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+				 bool is_second, int64_t wait_usec, struct gcr_helper **ret_helper)
+{
+	int64_t deadline_usec = gcr_clock_usec();
+	struct gcr_helper *helper = NULL;
+	struct gcr_error unused = {0};
+	struct worker_slot *slot;
+
+	{
+		GCR_LOCK_SCOPE(&helpers->lock);
+
+		slot = find_slot(helpers, uuid, is_second);
+		if (!slot)
+			return -EAGAIN;
+		slot->users++;
+		if (slot->is_borrowed)
+			deadline_usec += wait_usec;
+	}
+	if (wait_turn(slot, deadline_usec, -1, &unused) < 0) {
+		leave_slot(helpers, slot, false);
+		return -EAGAIN;
+	}
+	{
+		GCR_LOCK_SCOPE(&helpers->lock);
+
+		helper = take_idle_locked(slot);
+	}
+	if (!helper) {
+		leave_slot(helpers, slot, true);
+		return -EAGAIN;
+	}
 	*ret_helper = helper;
 	return 0;
 }
@@ -705,15 +756,15 @@ unsigned int gcr_helpers_workers(struct gcr_helpers *helpers)
 	return count;
 }
 
-/* Can the next verb that needs this GPU's worker use it as it is? */
+/* Can the next verb that needs this GPU's worker use this one as it is? */
 static bool keep_worker(const struct gcr_helper *helper)
 {
 	bool keeps_vram = helper->has_imported && helper->helpers->config.backend->may_keep_vram;
 
-	/* A worker that makes its context still: the next verb waits for the rest of that. */
+	/* A worker that is still creating its context: the next verb waits for the rest of that. */
 	if (helper->slot && !helper->said_hello && !helper->dead)
 		return gcr_clock_usec() - helper->started_usec <= GCR_HELPERS_COME_UP_USEC;
-	/* VRAM that somebody forgot to release must not stay away from the programs. */
+	/* VRAM that was not released must not be kept from the programs. */
 	return helper->slot && helper->said_hello && !helper->has_reservation &&
 	       !helper->in_session && !keeps_vram && gcr_helper_usable(helper);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The pool of gpucr-look processes, and how one of them is asked. pool.lock guards the lists and is
- * a leaf; nothing waits with it but for a helper that is free, with a deadline.
+ * The pool of gpucr-look processes, and one look by one of them. pool.lock protects the lists and
+ * is a leaf lock; the only wait under it is that for a free helper (a condition variable), with a
+ * deadline.
  */
 #include "fs/helper/looker.h"
 
@@ -27,38 +28,40 @@
 #include "lib/procfs.h"
 
 #define HELPERS_MAX 8
-#define IDLE_MAX    4 /* more of them end */
+#define IDLE_MAX    4 /* idle helpers beyond this number end */
 
 /*
- * Of the helpers one is kept for processes of root and of the daemon's own user, and two more for
- * owners of whose processes none is looked at, so that they do not wait for others' processes.
+ * One helper is reserved for processes of root and of the daemon's own user, and two more for
+ * owners none of whose processes is being looked at, so that they need not wait for others.
  */
 #define KEPT_TRUSTED   1
 #define KEPT_FRESH     2
-#define ASKING_MAX     4 /* helpers that look at processes of one owner */
-#define WAITING_MAX    4 /* looks of an owner with hindered ones that wait for a helper */
+#define ASKING_MAX     4 /* helpers per owner */
+#define WAITING_MAX    4 /* waiting looks of a hindered owner, see is_hindered() */
 #define ABANDONED_ROOM (2 * ABANDONED_MAX + 2 * HELPERS_MAX)
 
-/* Helpers that cannot be killed: of all owners, and of one. */
+/* Limits for helpers that cannot be killed: of all owners, and of one. */
 #define ABANDONED_MAX	    16
 #define ABANDONED_OWNER_MAX 2
 
-#define SILENT_OWNER_MAX 16 /* with more silent processes an owner is not looked at */
-#define SLOW_OWNER_MAX	 2  /* looks at one owner's processes that take long, at a time */
+#define SILENT_OWNER_MAX 16 /* an owner with more silent processes is not looked at */
+#define SLOW_OWNER_MAX	 2  /* slow looks at one owner's processes at a time */
 
 /*
- * With so many silent processes of his, or any of his and so many of all, an owner's others get
- * less time. One without silent processes has all the time, whatever the others do.
+ * An owner's other processes get less time if he has more silent processes than the first limit, or
+ * has any and all owners together have more than the second. An owner without silent processes
+ * always gets the full time.
  */
 #define PATIENT_OWNER_MAX 2
 #define PATIENT_MAX	  8
-#define HURRIED_MAX	  64 /* of all: an owner of any has no patience left */
+/* With more silent processes of all owners, an owner with any gets no slow look. */
+#define HURRIED_MAX	  64
 #define HURRIED_USEC	  (100 * GCR_USEC_PER_MSEC)
 
 #define SOON_USEC (20 * GCR_USEC_PER_MSEC) /* a look that takes longer is slow */
 #define STARVED_FACTOR \
-	5 /* a helper that runs, on a machine with much to do, gets so many times that */
-#define FREE_WAIT_USEC (2 * GCR_USEC_PER_SEC) /* for a helper */
+	5 /* a helper that is running, on a busy machine, gets so many times the deadline */
+#define FREE_WAIT_USEC (2 * GCR_USEC_PER_SEC) /* for a free helper */
 #define SAY_USEC       (10 * GCR_USEC_PER_SEC)
 #define KILL_WAIT_USEC (50 * GCR_USEC_PER_MSEC)
 
@@ -68,27 +71,27 @@ struct abandoned {
 };
 
 static struct {
-	char *path; /* of the program; NULL: not started */
+	char *path; /* path of the program; NULL: not started */
 	bool keep_stderr;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct gcr_looker *idle[HELPERS_MAX];
 	unsigned int idle_count;
-	unsigned int count;	    /* the idle ones, and those that somebody asks */
-	struct gcr_one_look *looks; /* that wait for a helper or have one */
+	unsigned int count;	    /* idle helpers, and those in use */
+	struct gcr_one_look *looks; /* looks that wait for a helper or have one */
 	struct abandoned abandoned[ABANDONED_ROOM];
 	unsigned int abandoned_count;
 	struct gcr_silent silent;
 	uint64_t kills;
-	int64_t said_usec; /* when it was last logged that helpers fail */
+	int64_t said_usec; /* time of the last log message about failing helpers */
 	uid_t (*owner_of)(uid_t uid, void *data);
 	void *owner_data;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* What there is of one owner. */
+/* One owner's share of the pool. */
 struct share {
 	unsigned int waiting;
-	unsigned int asking; /* the slow ones too */
+	unsigned int asking; /* including the slow ones */
 	unsigned int slow;
 	unsigned int abandoned;
 	unsigned int silent;
@@ -153,7 +156,10 @@ static bool is_refused_locked(const struct gcr_one_look *look, const struct shar
 
 	if (gcr_silent_pauses(&pool.silent, look->request->pid, look->kind, gcr_clock_usec()))
 		return true;
-	/* All waits but those for memory end with SIGKILL; so @most is for what is not known of. */
+	/*
+	 * All waits but those on memory end with SIGKILL; so @most only guards against unknown
+	 * cases.
+	 */
 	if (share->silent > SILENT_OWNER_MAX || pool.abandoned_count >= most)
 		return true;
 	return look->kind != GCR_SILENT_ALL &&
@@ -161,14 +167,14 @@ static bool is_refused_locked(const struct gcr_one_look *look, const struct shar
 		(share->abandoned && pool.abandoned_count >= ABANDONED_MAX));
 }
 
-/* May this look have one of the helpers that are free? */
+/* May this look have one of the free helpers? */
 static bool has_room_locked(const struct gcr_one_look *look, const struct share *share)
 {
 	unsigned int free_count = HELPERS_MAX - (pool.count - pool.idle_count);
 
 	if (is_trusted(look->owner))
 		return free_count;
-	/* The next one may come to the same end: one at a time. */
+	/* One at a time: the next helper may also become impossible to kill. */
 	if (share->abandoned && share->asking)
 		return false;
 	if (!share->asking && !is_hindered(share))
@@ -178,20 +184,20 @@ static bool has_room_locked(const struct gcr_one_look *look, const struct share 
 
 /* ---- helpers ---- */
 
-/* A process that hides its user, by ending, is nobody's. */
+/* (uid_t)-1: a process that has ended. */
 uid_t gcr_looker_owner(pid_t pid)
 {
 	struct gcr_proc_status status;
 
-	/* The real user: a set-user-ID program is still that of the one who has started it. */
+	/* The real user: a set-user-ID program still counts for the user who started it. */
 	if (gcr_proc_status(pid, &status) < 0)
 		return (uid_t)-1;
 	return pool.owner_of ? pool.owner_of(status.real_uid, pool.owner_data) : status.real_uid;
 }
 
 /*
- * Wait for a helper that this look may have; it then has its place among the looks. What is known
- * of the owner is asked again each time: it changes while many wait.
+ * Waits for a helper that this look may have. On success the look is in pool.looks. The owner's
+ * share is counted again after each wait, since it changes.
  */
 static int await_turn_locked(struct gcr_one_look *look)
 {
@@ -247,7 +253,9 @@ int gcr_one_look_take_helper(struct gcr_one_look *look)
 	return r;
 }
 
-/* One that has not ended. The looks are bounded so that there is room; else it is left to itself.
+/*
+ * Adds a helper that has not ended to the abandoned ones. The looks are bounded so that there is
+ * room; otherwise the helper is forgotten.
  */
 static void abandon_locked(struct gcr_looker *looker, uid_t owner)
 {
@@ -258,7 +266,7 @@ static void abandon_locked(struct gcr_looker *looker, uid_t owner)
 		gcr_looker_process_free(looker);
 }
 
-/* Kill the helper. One that does not end is kept in mind, and reaped later. */
+/* Kills the helper. One that does not end is abandoned, and reaped later. */
 static void get_rid_of(struct gcr_one_look *look)
 {
 	struct gcr_looker *looker = TAKE_PTR(look->looker);
@@ -288,8 +296,8 @@ static void give_back(struct gcr_one_look *look)
 /* ---- one look ---- */
 
 /*
- * The process makes the helper wait. -EBUSY: helpers wait for enough other processes of its owner
- * already, or too many of them were silent.
+ * Called when the process blocks the helper. -EBUSY: too many helpers are blocked by other
+ * processes of its owner, or too many processes were silent.
  */
 static int become_slow(struct gcr_one_look *look)
 {
@@ -308,8 +316,8 @@ static int become_slow(struct gcr_one_look *look)
 }
 
 /*
- * -ETIMEDOUT: the process makes the helper wait. A helper that runs, on a machine with much to do
- * or at a process with very many mappings, is not made to wait by anybody, and the look not slow.
+ * Waits for a fast reply. -ETIMEDOUT: the process blocks the helper. A helper that is running, on a
+ * busy machine or at a process with very many mappings, is not blocked, so its look is not slow.
  */
 static int await_soon(struct gcr_one_look *look, int64_t began_usec)
 {
@@ -323,7 +331,7 @@ static int await_soon(struct gcr_one_look *look, int64_t began_usec)
 			return r;
 		runs = gcr_looker_process_runs(look->looker);
 	} while (runs && gcr_clock_usec() - began_usec < STARVED_FACTOR * look->deadline_usec);
-	/* It may have answered between the two. */
+	/* The helper may have answered between the two calls. */
 	return gcr_looker_process_receive(look->looker, 0, look->has_data, &look->reply);
 }
 
@@ -350,7 +358,7 @@ static int await_reply(struct gcr_one_look *look)
 		wait_usec = GCR_LOOK_DEADLINE_USEC / 4;
 		is_last = gcr_clock_usec() - began_usec > STARVED_FACTOR * look->deadline_usec ||
 			  !gcr_looker_process_runs(look->looker);
-		/* It may have answered between the two. */
+		/* The helper may have answered between the two calls. */
 		if (is_last)
 			return gcr_looker_process_receive(look->looker, 0, look->has_data,
 							  &look->reply);
@@ -369,7 +377,7 @@ static void note_outcome(const struct gcr_one_look *look, int result)
 		gcr_silent_forget(&pool.silent, look->request->pid, look->kind);
 }
 
-/* With one helper. -EPIPE, -EPROTO: another one may do better. */
+/* One attempt with one helper. -EPIPE, -EPROTO: the helper failed, another one may succeed. */
 static int look_once(struct gcr_one_look *look)
 {
 	int r = gcr_one_look_take_helper(look);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Looking at other processes without waiting for them: helpers (gpucr-look) do it, and one that has
- * not answered in time is killed. Once started, it is the source of lib/procfs.h and of
- * lib/proc_file.h for all threads: their functions then take 2 s at most (smaps_rollup: 20 s), and
- * say -ETIMEDOUT of a process that kept its helper waiting, and -EBUSY, at once, while that process
- * is left alone (1 s, and up to 16 s when it is silent again).
+ * Looking at other processes without blocking on them: helpers (gpucr-look) do it, and a helper
+ * that does not answer in time is killed. Once started, the looker is the source of lib/procfs.h
+ * and of lib/proc_file.h for all threads: their functions then take 2 s at most (smaps_rollup: 20
+ * s). They return -ETIMEDOUT for a process that blocked its helper (a "silent" process), and then
+ * -EBUSY, at once, while that process is paused (1 s, and up to 16 s when it is silent again).
  *
- * One owner's processes do not keep others' waiting: several helpers run at a time, four of them at
- * most look at processes of the same owner, two wait longer than a moment, and an owner with many
- * silent processes is not looked at until they have ended or answered. Some helpers are kept for
- * owners of whose processes none is looked at, and for root's. A helper that cannot be killed,
- * because its wait cannot be ended at all, is left behind and reaped when it ends; the number of
- * these is bounded, for each owner too: then memory is not looked at.
+ * One owner's processes do not delay those of others: several helpers run at a time; at most four
+ * of them look at processes of the same owner, at most two of these for longer than a moment, and
+ * an owner with many silent processes is not looked at until they have ended or answered. Some
+ * helpers are reserved for owners none of whose processes is being looked at, and for root's. A
+ * helper that cannot be killed, because its wait cannot be interrupted at all, is abandoned and
+ * reaped when it ends; the number of these is bounded, also for each owner; at the bound no memory
+ * is looked at.
  */
 #ifndef GCR_FS_HELPER_LOOKER_H
 #define GCR_FS_HELPER_LOOKER_H
@@ -24,48 +25,50 @@
 #include "lib/error.h"
 
 /*
- * Once in a program, while it has one thread or all others are in no look. @helper_directory: as
- * of struct gcr_helpers_config; copied. One helper is started and asked. With words: -EIO it cannot
- * be started or does not answer, -ENOMEM.
+ * Starts the looker, once in a program, while it has one thread or no other thread is in a look.
+ * @helper_directory: as in struct gcr_helpers_config; copied. Starts one helper and checks that it
+ * answers. Errors, with a message: -EIO the helper cannot be started or does not answer, -ENOMEM.
  */
 int gcr_looker_start(const char *helper_directory, bool keep_stderr, struct gcr_error *error);
 
 /*
- * Whose a user's processes are: bounds are of owners, so that a user with subordinate ids does not
- * have them once for each. Called without locks of the looker's, from all threads; set it while no
- * thread is in a look. NULL, as at the start: each user is his own owner.
+ * Sets the function that maps a user to the owner of his processes: bounds apply to owners, so that
+ * a user with subordinate ids does not get them once for each id. The function is called from all
+ * threads, without locks of the looker; set it while no thread is in a look. NULL, the default:
+ * each user is his own owner.
  */
 void gcr_looker_set_owners(uid_t (*owner)(uid_t uid, void *data), void *data);
 
-/* No thread may be in a look. Helpers that cannot be killed are left to init. */
+/* Stops the looker; no thread may be in a look. Helpers that cannot be killed are left to init. */
 void gcr_looker_stop(void);
 
-/* gcr_scan_look() by a helper. */
+/* gcr_scan_look(), done by a helper. */
 int gcr_looker_devices(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int *ret_devices,
 		       uint64_t *ret_start_ticks);
 
 /*
- * gcr_scan_look() at many processes of one @owner (gcr_looker_owner()), for @budget_usec together
- * and a moment. @ret_found is filled for the first *@ret_done of them; to the rest the time did not
- * suffice. -ETIMEDOUT of one: it was cut short, or it kept the helper waiting; -EBUSY: it has been
- * silent. Such a one may be asked alone, with more time. -EBUSY, -ETIMEDOUT: there is no helper for
- * this owner now. Blocks no longer than @budget_usec and 1 s.
+ * gcr_scan_look() for many processes of one @owner (gcr_looker_owner()), within @budget_usec in
+ * total plus a moment. @ret_found is filled in for the first *@ret_done of them; time ran out for
+ * the rest. Its error is -ETIMEDOUT for a process whose look was cut short or blocked the helper,
+ * -EBUSY for a silent process; such a process may be looked at alone, with more time. Returns
+ * -EBUSY, -ETIMEDOUT: there is no helper for this owner now. Blocks no longer than @budget_usec and
+ * 1 s.
  */
 int gcr_looker_devices_of_many(uid_t owner, const pid_t *pids, size_t count,
 			       const struct gcr_scan_wanted *wanted, int64_t budget_usec,
 			       struct gcr_scan_found *ret_found, size_t *ret_done);
 
-/* Whose a process is by its real user, (uid_t)-1 if it has ended. Does not block. */
+/* The owner of a process by its real user, (uid_t)-1 if it has ended. Does not block. */
 uid_t gcr_looker_owner(pid_t pid);
 
-/* Has this process been silent, and not answered since? */
+/* Has this process been silent, without having answered since? */
 bool gcr_looker_is_silent(pid_t pid);
 
 struct gcr_looker_figures {
-	unsigned int helpers;	/* that run and can be asked */
-	unsigned int abandoned; /* killed, and still there */
-	unsigned int silent;	/* processes */
-	uint64_t kills;		/* ever */
+	unsigned int helpers;	/* helpers that are running and usable */
+	unsigned int abandoned; /* killed, but not ended */
+	unsigned int silent;	/* silent processes */
+	uint64_t kills;		/* since the start */
 };
 void gcr_looker_figures(struct gcr_looker_figures *ret_figures);
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Many looks in one request: those which the helper did not come to are not waited for. */
+/*
+ * Looks at many processes in one request. If time runs out, the remaining processes are left out.
+ */
 #include <errno.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -8,10 +10,14 @@
 #include "fs/helper/looker_private.h"
 #include "lib/cleanup.h"
 
-#define MANY_GRACE_USEC (100 * GCR_USEC_PER_MSEC) /* beyond the time for many looks */
-#define MANY_GRACES	4			  /* so often, while the helper runs */
+#define MANY_GRACE_USEC (100 * GCR_USEC_PER_MSEC) /* beyond the budget of the looks */
+/* Maximum of such extensions, while the helper runs. */
+#define MANY_GRACES	4
 
-/* Those which are not silent, in order: how many; and where each has been in @pids. */
+/*
+ * Picks the processes that are not silent, in order. Returns their number; @places are their
+ * indexes in @pids.
+ */
 static size_t pick_answering(const pid_t *pids, size_t count, struct gcr_looker_request *request,
 			     size_t *places)
 {
@@ -26,8 +32,7 @@ static size_t pick_answering(const pid_t *pids, size_t count, struct gcr_looker_
 	return picked;
 }
 
-/* Wait for the reply to many looks. -ETIMEDOUT: the helper is kept waiting, or has too much to do.
- */
+/* Waits for the reply to many looks. -ETIMEDOUT: the helper is blocked, or overloaded. */
 static int await_many(struct gcr_one_look *look, int64_t budget_usec)
 {
 	int r = gcr_looker_process_receive(look->looker, budget_usec + MANY_GRACE_USEC, false,
@@ -39,7 +44,7 @@ static int await_many(struct gcr_one_look *look, int64_t budget_usec)
 	return r;
 }
 
-/* What the helper has written, of @count at most. */
+/* Reads the results that the helper has written, at most @count. */
 static size_t read_found(int fd, struct gcr_scan_found *ret_found, size_t count)
 {
 	ssize_t got = pread(fd, ret_found, count * sizeof(*ret_found), 0);
@@ -53,7 +58,7 @@ static size_t read_found(int fd, struct gcr_scan_found *ret_found, size_t count)
 	return done;
 }
 
-/* As gcr_looker_devices_of_many(), of processes that are not silent. */
+/* As gcr_looker_devices_of_many(), for processes that are not silent. */
 static int look_at_many(uid_t owner, struct gcr_looker_request *request, int64_t budget_usec,
 			struct gcr_scan_found *ret_found, size_t *ret_done)
 {
@@ -81,7 +86,7 @@ static int look_at_many(uid_t owner, struct gcr_looker_request *request, int64_t
 		return r;
 	}
 	gcr_one_look_give_up(&look);
-	/* The next one is it that keeps the helper waiting; that it is silent is not said yet. */
+	/* The next process is the one that blocks the helper; it is not marked silent yet. */
 	if (r == -ETIMEDOUT && *ret_done < request->count)
 		ret_found[(*ret_done)++] = (struct gcr_scan_found){.error = ETIMEDOUT};
 	return *ret_done ? 0 : r;

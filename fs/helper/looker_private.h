@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of fs/helper/looker.h share: one look, from the wait for a helper to its end. */
+/*
+ * Shared by the source files of fs/helper/looker.h: one look, from the wait for a helper to its
+ * end.
+ */
 #ifndef GCR_FS_HELPER_LOOKER_PRIVATE_H
 #define GCR_FS_HELPER_LOOKER_PRIVATE_H
 
@@ -16,7 +19,7 @@
 #define GCR_LOOK_DEADLINE_USEC (1 * GCR_USEC_PER_SEC)
 
 enum gcr_look_state {
-	LOOK_WAITS, /* for a helper */
+	LOOK_WAITS, /* waits for a helper */
 	LOOK_ASKS,
 	LOOK_IS_SLOW,
 };
@@ -25,40 +28,41 @@ enum gcr_look_state {
 struct gcr_one_look {
 	const struct gcr_looker_request *request;
 	size_t request_bytes;
-	int fd; /* goes with the request; -1: none */
+	int fd; /* sent with the request; -1: none */
 	bool has_data;
 	enum gcr_silent_kind kind;
 	int64_t deadline_usec;
-	int64_t free_wait_usec; /* for a helper; 0: the usual time */
-	uid_t owner;		/* of the process */
+	int64_t free_wait_usec; /* how long to wait for a helper; 0: the default */
+	uid_t owner;		/* owner of the process */
 	struct gcr_looker *looker;
 	struct gcr_looker_reply reply;
-	/* under the lock */
+	/* protected by the lock */
 	enum gcr_look_state state;
 	struct gcr_one_look *next;
 };
 
 /*
- * The look has a helper, look->looker, until it is finished or given up. Its owner is the caller's
- * to fill in. -EBUSY: the process is not looked at now. -ETIMEDOUT: no helper has become free.
+ * Gives the look a helper, look->looker, until it is finished or given up. The caller has set
+ * `owner`. -EBUSY: the process is not looked at now. -ETIMEDOUT: no helper became free.
  */
 int gcr_one_look_take_helper(struct gcr_one_look *look);
 
 /*
- * All of a look at look->request->pid. If it is 0 the caller finishes it. -errno: what the helper
- * said, or -ETIMEDOUT, -EBUSY, -EIO as of lib/proc_source.h.
+ * Does a whole look at look->request->pid. On 0 the caller has to call gcr_one_look_finish().
+ * -errno: the helper's answer, or -ETIMEDOUT, -EBUSY, -EIO as in lib/proc_source.h.
  */
 int gcr_one_look_perform(struct gcr_one_look *look);
 
-/* What came with the reply: look->reply.bytes of it. */
+/* The data of the reply: look->reply.bytes of it. */
 const uint8_t *gcr_one_look_data(const struct gcr_one_look *look);
 
-/* The helper is free for others. */
+/* Returns the helper to the pool. */
 void gcr_one_look_finish(struct gcr_one_look *look);
 
-/* The helper is of no more use, and is killed. */
+/* Gives up a helper that is unusable: kills it. */
 void gcr_one_look_give_up(struct gcr_one_look *look);
 
+/* The source of lib/proc_source.h (looker_source.c). */
 extern const struct gcr_proc_source gcr_looker_source;
 
 #endif

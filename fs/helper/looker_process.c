@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One gpucr-look. What it says is not trusted: it looks at memory of programs that others have
- * written.
+ * One gpucr-look process. Its replies are not trusted, since it reads memory of untrusted programs.
  */
 #include "fs/helper/looker_process.h"
 
@@ -73,7 +72,7 @@ bool gcr_looker_process_runs(const struct gcr_looker *looker)
 	char path[GCR_PROC_PATH_BYTES];
 	const char *name_end;
 
-	/* Read by ourselves: it is our child, and in no execve(2). */
+	/* Read directly: the helper is our child, and not in execve(2). */
 	gcr_proc_path(path, looker->pid, "stat");
 	if (gcr_file_read(path, &text, NULL) < 0)
 		return false;
@@ -93,7 +92,7 @@ bool gcr_looker_process_kill(struct gcr_looker *looker, int64_t wait_usec)
 {
 	struct pollfd end = {.fd = looker->pidfd, .events = POLLIN};
 
-	/* Its own end too, where it ends with that. */
+	/* shutdown() too: a helper that is not blocked also ends by itself. */
 	shutdown(looker->socket, SHUT_RDWR);
 	syscall(SYS_pidfd_send_signal, looker->pidfd, SIGKILL, NULL, 0);
 	poll(&end, 1, (int)(wait_usec / GCR_USEC_PER_MSEC));

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* One gpucr-look as fs/helper/looker.c has it: started, asked, killed. Used by one thread at a
- * time. */
+/*
+ * One gpucr-look process, for fs/helper/looker.c: starting, asking, killing. Used by one thread at
+ * a time.
+ */
 #ifndef GCR_FS_HELPER_LOOKER_PROCESS_H
 #define GCR_FS_HELPER_LOOKER_PROCESS_H
 
@@ -16,34 +18,37 @@ struct gcr_looker {
 	int pidfd;
 	int socket;
 	uint32_t sequence;
-	struct gcr_message message; /* what it has said last */
+	struct gcr_message message; /* the last one received from it */
 };
 
-/* -EIO, -ENOMEM, ... as of execve(2). */
+/* -EIO, -ENOMEM, ... as execve(2). */
 int gcr_looker_process_start(const char *path, bool keep_stderr, struct gcr_looker **ret_looker);
 
-/* Send a request; @fd (-1: none) goes with it and stays the caller's. -EPIPE: it has ended. */
+/*
+ * Sends a request; @fd (-1: none) is sent with it and stays the caller's. -EPIPE: the process has
+ * ended.
+ */
 int gcr_looker_process_send(struct gcr_looker *looker, const struct gcr_looker_request *request,
 			    size_t bytes, int fd);
 
 /*
- * Its reply to that, whose head goes to @ret_reply; the data is in `message` behind it, and
- * .bytes of it are there if @has_data is expected. -ETIMEDOUT: not yet, ask again. -EPIPE: it
- * has ended; -EPROTO: it says what it must not. After these two it is of no more use.
+ * Receives the reply: its head goes to @ret_reply; if @has_data, .bytes of data follow the head in
+ * `message`. -ETIMEDOUT: not yet, call again. -EPIPE: the process has ended; -EPROTO: invalid
+ * reply. After these two the process is unusable.
  */
 int gcr_looker_process_receive(struct gcr_looker *looker, int64_t timeout_usec, bool has_data,
 			       struct gcr_looker_reply *ret_reply);
 
-/* Is it running, so that it would answer if it were given the time? Else it waits in the kernel. */
+/* Is the process running, so that it would answer in time? If not, it is blocked in the kernel. */
 bool gcr_looker_process_runs(const struct gcr_looker *looker);
 
-/* Kill it, and wait for a moment. True: it has ended and is freed. */
+/* Kills the process and waits up to @wait_usec. True: it has ended, and the object is freed. */
 bool gcr_looker_process_kill(struct gcr_looker *looker, int64_t wait_usec);
 
-/* Of one that was killed: has it ended by now? Then it is freed. */
+/* After gcr_looker_process_kill(): has the process ended? If so, the object is freed. */
 bool gcr_looker_process_reap(struct gcr_looker *looker);
 
-/* Free the object, whatever the process does. */
+/* Frees the object; does not touch the process. */
 void gcr_looker_process_free(struct gcr_looker *looker);
 
 #endif

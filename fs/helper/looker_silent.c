@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The table of silent processes: short, and empty on most machines. */
+/* The table of silent processes: small, and empty on most machines. */
 #include "fs/helper/looker_silent.h"
 
 #include <poll.h>
@@ -13,7 +13,10 @@ static void remove_entry(struct gcr_silent *silent, unsigned int index)
 	silent->entries[index] = silent->entries[--silent->count];
 }
 
-/* Its number may be another's now. Without a pidfd it is believed for one more pause. */
+/*
+ * Has the process ended, so that its pid may be reused? Without a pidfd the entry expires after one
+ * more pause.
+ */
 static bool is_over(const struct gcr_silent_entry *entry, int64_t now_usec)
 {
 	struct pollfd end = {.fd = entry->pidfd, .events = POLLIN};
@@ -30,7 +33,7 @@ static void drop_ended(struct gcr_silent *silent, int64_t now_usec)
 			remove_entry(silent, i);
 }
 
-/* Does one that is silent so not answer a look of @kind? */
+/* Does a process that is silent for kind @silent not answer a look of @kind either? */
 static bool includes(enum gcr_silent_kind silent, enum gcr_silent_kind kind)
 {
 	return silent == kind || (silent == GCR_SILENT_ALL && kind == GCR_SILENT_MEMORY);

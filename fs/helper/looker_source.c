@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The source of lib/proc_source.h: each of its functions is one request to a helper. */
+/* The source of lib/proc_source.h: each function sends one request to a helper. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "lib/proc_page.h"
 #include "lib/procfs.h"
 
-#define SUMMING_USEC (20 * GCR_USEC_PER_SEC) /* of smaps_rollup, which is slow by itself */
+#define SUMMING_USEC (20 * GCR_USEC_PER_SEC) /* for smaps_rollup, which is slow by itself */
 
 #define SENT_USEC (200 * GCR_USEC_PER_MSEC)
 
@@ -35,7 +35,7 @@ static enum gcr_silent_kind kind_of(const char *name)
 	return !strcmp(slash ? slash + 1 : name, "stat") ? GCR_SILENT_ALL : GCR_SILENT_MEMORY;
 }
 
-/* A look of the usual patience, for the head of @request alone, without a memfd. */
+/* A look with the default deadline, that sends only the head of @request, without a memfd. */
 static struct gcr_one_look look_for(struct gcr_looker_request *request)
 {
 	return (struct gcr_one_look){
@@ -47,7 +47,7 @@ static struct gcr_one_look look_for(struct gcr_looker_request *request)
 	};
 }
 
-/* The look is at the file @name of /proc/PID; NULL: at none. -ENAMETOOLONG. */
+/* Sets up a look at the file @name of /proc/PID; NULL: at no file. -ENAMETOOLONG. */
 static int look_at_file(struct gcr_one_look *look, struct gcr_looker_request *request,
 			const char *name)
 {
@@ -59,7 +59,7 @@ static int look_at_file(struct gcr_one_look *look, struct gcr_looker_request *re
 	return set_name(request, name);
 }
 
-/* @verb: of a text. It may be cut by nobody, so that its last byte is followed by a NUL. */
+/* Gets the text that @verb asks for as a memfd; *ret_fd is at its beginning. */
 static int get_file(enum gcr_looker_verb verb, pid_t pid, const char *name, int *ret_fd)
 {
 	struct gcr_looker_request request = {.verb = verb, .pid = pid};
@@ -92,7 +92,7 @@ static int get_file_text(enum gcr_looker_verb verb, pid_t pid, const char *name,
 	return gcr_file_read(path, ret_text, ret_bytes);
 }
 
-/* A short text comes with the reply. */
+/* Gets a text; a short one is part of the reply. */
 static int get_text(enum gcr_looker_verb verb, pid_t pid, const char *name, char **ret_text,
 		    size_t *ret_bytes)
 {
@@ -153,7 +153,7 @@ static int source_link(pid_t pid, const char *name, char *ret_target, size_t tar
 	return 0;
 }
 
-/* The kernel's name of what is open tells that it is a namespace, without asking a filesystem. */
+/* Recognises a namespace by the kernel's name of the open file, without asking a filesystem. */
 static bool is_namespace(int fd, const char *name)
 {
 	char path[GCR_PROC_PATH_BYTES];
@@ -187,7 +187,7 @@ static int source_open_namespace(pid_t pid, const char *name, int *ret_fd)
 	return r;
 }
 
-/* A look that is answered by so many bytes. -EIO: by others. */
+/* A look whose reply must be exactly @bytes long. -EIO: another length. */
 static int get_data(struct gcr_one_look *look, void *ret, size_t bytes)
 {
 	int r;
@@ -204,7 +204,7 @@ static int get_data(struct gcr_one_look *look, void *ret, size_t bytes)
 	return r;
 }
 
-/* A look that is answered by no more than that it is done. */
+/* A look whose reply has no data. */
 static int get_done(struct gcr_one_look *look)
 {
 	int r = gcr_one_look_perform(look);
@@ -234,7 +234,7 @@ static int source_unpark_pages(pid_t pid)
 	return get_done(&look);
 }
 
-/* A look at a file in memory that a process has sent us: a helper reads one in microseconds. */
+/* A look at a file in memory that a process has sent us; normally it takes microseconds. */
 static struct gcr_one_look look_for_sent(struct gcr_looker_request *request, int fd)
 {
 	struct gcr_one_look look = look_for(request);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The identity of a connection's process: a pidfd, its start time and its user. */
+/* Identifying a connection's process: pidfd, start time and user. */
 #include "fs/helper/peer.h"
 
 #include <errno.h>
@@ -24,9 +24,9 @@ static bool has_ended(int pidfd)
 }
 
 /*
- * A kernel that gives no pidfd of a peer leaves a gap: the process may end, and its number be
- * given away, between its connect(2) and our accept(2). gcr_peer_check() compares the user, so
- * only another process of the same user can be taken for it.
+ * Kernels without SO_PEERPIDFD leave a race: the process may end, and its pid be reused, between
+ * its connect(2) and our accept(2). gcr_peer_check() compares the user, so only another process of
+ * the same user can be mistaken for it.
  */
 int gcr_peer_open_pidfd(int fd, pid_t pid)
 {
@@ -55,7 +55,7 @@ int gcr_peer_identify(int fd, struct gcr_peer *ret_peer)
 	pidfd = gcr_peer_open_pidfd(fd, credentials.pid);
 	if (pidfd < 0)
 		return pidfd;
-	/* The process is there after its start time was read: so it was its own. */
+	/* The process still exists after its start time was read: so the start time is its own. */
 	if (gcr_proc_stat(credentials.pid, &stat) < 0 || has_ended(pidfd))
 		return -ESRCH;
 	*ret_peer = (struct gcr_peer){

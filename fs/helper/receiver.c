@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The pool of gpucr-receive processes. pool.lock guards the lists and is a leaf; nothing waits with
- * it but for a helper that is free, with a deadline.
+ * The pool of gpucr-receive processes. A helper that must end is "spent": it counts for its user
+ * until it has ended, and for PENALTY_USEC at least. pool.lock protects the lists and is a leaf
+ * lock; the only wait under it is that for a free helper (a condition variable), with a deadline.
  */
 #include "fs/helper/receiver.h"
 
@@ -35,13 +36,13 @@
 #define SPENT_USER_MAX	2
 #define ANSWER_USEC	(1 * GCR_USEC_PER_SEC)
 #define FREE_WAIT_USEC	(1 * GCR_USEC_PER_SEC)
-#define PENALTY_USEC	(1 * GCR_USEC_PER_SEC) /* so long a helper counts that has ended */
+#define PENALTY_USEC	(1 * GCR_USEC_PER_SEC) /* a spent helper counts at least so long */
 #define BUSY_WAIT_USEC	(3 * PENALTY_USEC)
 #define BUSY_PAUSE_USEC (20 * GCR_USEC_PER_MSEC)
 #define SAY_USEC	(1 * GCR_USEC_PER_SEC)
 #define LINKS_MAX	(GCR_BACKENDS_COUNT * GCR_MEMORY_LINKS_MAX)
 
-/* What the loop calls us for. */
+/* Event numbers of the loop. */
 #define NUMBER_END   0
 #define NUMBER_TIMER 1
 
@@ -50,19 +51,19 @@ struct receiver {
 	int pidfd;
 	int socket;
 	uint32_t sequence;
-	struct gcr_message message; /* whoever has taken it */
-	/* of a spent one */
+	struct gcr_message message; /* used by the thread that has taken the helper */
+	/* of a spent helper */
 	struct receiver *next;
 	uid_t owner;
 	int64_t since_usec;
 	bool is_close;
 	bool has_ended;
-	struct gcr_quota_charge charge; /* for the connections that end with it */
+	struct gcr_quota_charge charge; /* of the connections that are closed by its end */
 };
 
 /*
- * Connections of one user that no helper can close yet: they are under way from one end of a pair
- * of sockets to the other, so that hundreds take two descriptors.
+ * Connections of one user that no helper can close yet. They are in flight in a socket pair, so
+ * that hundreds of them take two descriptors.
  */
 struct deferred_closes {
 	struct deferred_closes *next;
@@ -73,17 +74,17 @@ struct deferred_closes {
 
 static struct {
 	struct gcr_daemon *daemon;
-	char *path; /* of the program; NULL: not started */
+	char *path; /* path of the program; NULL: not started */
 	bool keep_stderr;
 	char *arguments[1 + LINKS_MAX + 1];
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct receiver *idle[HELPERS_MAX];
 	unsigned int idle_count;
-	unsigned int count; /* the idle ones, and those that somebody asks */
+	unsigned int count; /* idle helpers, and those in use */
 	struct receiver *spent;
 	struct deferred_closes *deferred;
-	int timer_fd; /* while there are any */
+	int timer_fd; /* armed while there are any */
 	int64_t said_usec;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .timer_fd = -1};
 
@@ -105,7 +106,7 @@ static int start(struct receiver **ret_receiver)
 	return 0;
 }
 
-/* True: it has gone, and nothing of it is open any more. */
+/* True: the helper has ended, and all its descriptors are closed. */
 static bool reap(struct receiver *receiver)
 {
 	if (!receiver->has_ended && waitpid(receiver->pid, NULL, WNOHANG) != 0) {
@@ -133,8 +134,7 @@ static void reap_locked(void)
 	}
 }
 
-/* Closing and receiving count by themselves: refused connections do not hold up those that are not.
- */
+/* Closing and receiving are counted separately: refused connections do not delay good ones. */
 static bool has_share_locked(uid_t owner, bool is_close)
 {
 	unsigned int count = 0;
@@ -146,7 +146,10 @@ static bool has_share_locked(uid_t owner, bool is_close)
 
 /* ---- the pool ---- */
 
-/* Ours, to be given back or spent. -EBUSY: @owner has spent enough; -ETIMEDOUT: none is free. */
+/*
+ * Takes a helper, which must be given back or spent. -EBUSY: @owner has too many spent helpers;
+ * -ETIMEDOUT: no helper became free.
+ */
 static int take(uid_t owner, bool is_close, struct receiver **ret_receiver)
 {
 	struct timespec until = gcr_clock_after(FREE_WAIT_USEC);
@@ -193,7 +196,7 @@ static void give_back(struct receiver *receiver)
 	pthread_cond_signal(&pool.changed);
 }
 
-/* It ends, or never does; the loop hears of that. */
+/* Gives up a helper, which ends, or may hang for ever; the loop reports its end. */
 static void spend(struct receiver *receiver, uid_t owner)
 {
 	receiver->owner = owner;
@@ -214,7 +217,10 @@ static void kill_receiver(const struct receiver *receiver)
 
 /* ---- peers ---- */
 
-/* Who has connected. The kernel knows, whoever has the other end now. */
+/*
+ * The process that connected. The kernel has recorded it, whichever process holds the other end
+ * now.
+ */
 static struct ucred peer_of(int socket)
 {
 	struct ucred peer = {.uid = (uid_t)-1};
@@ -225,7 +231,7 @@ static struct ucred peer_of(int socket)
 	return peer;
 }
 
-/* As gcr_credentials_counted(), of a process whose number may be another's by now. */
+/* As gcr_credentials_counted(), for a process whose pid may have been reused. */
 static uid_t counted_of(int socket, const struct ucred *peer)
 {
 	struct pollfd end = {.events = POLLIN};
@@ -239,7 +245,9 @@ static uid_t counted_of(int socket, const struct ucred *peer)
 	return pidfd < 0 || poll(&end, 1, 0) ? GCR_QUOTA_OTHER_ROOT : counted;
 }
 
-/* The user whose helpers it spends, as for quotas: root of a container is not the host's. */
+/*
+ * The user for whom spent helpers count, as for quotas: root of a container is not the host's root.
+ */
 static uid_t owner_of(int socket, const struct ucred *peer)
 {
 	uid_t counted = counted_of(socket, peer);
@@ -248,7 +256,7 @@ static uid_t owner_of(int socket, const struct ucred *peer)
 						 : counted;
 }
 
-/* A peer may well try again and again: it is not to fill the log. */
+/* Rate limit: a peer that tries again and again must not fill the log. */
 static bool may_say(void)
 {
 	int64_t now_usec = gcr_clock_usec();
@@ -290,7 +298,7 @@ static struct gcr_receiver_request due_with(uint16_t type, bool awaits_handles)
 	return (struct gcr_receiver_request){GCR_RECEIVER_NONE, 0};
 }
 
-/* What the helper said. */
+/* Unpacks the helper's reply. */
 static int unpack(struct gcr_message *from, struct gcr_receiver_reply *ret_reply,
 		  struct gcr_message *ret_message)
 {
@@ -318,7 +326,10 @@ static bool is_reply(const struct receiver *receiver)
 	       message->payload_bytes >= sizeof(struct gcr_receiver_reply);
 }
 
-/* One that has been killed while it was idle is not a reason to lose a message. */
+/*
+ * Sends a request; retries with another helper if one has been killed while it was idle, so that no
+ * message is lost.
+ */
 static int take_and_send(uid_t owner, uint16_t type, const struct gcr_receiver_request *request,
 			 int socket, struct receiver **ret_receiver)
 {
@@ -386,7 +397,9 @@ int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd, bool awa
 		r = gcr_message_peek(socket, left_usec, wake_fd, &header, &has_fds);
 		if (r < 0)
 			return r;
-		/* Nobody else receives from it: the next message is the same. */
+		/*
+		 * No other thread receives from this socket: the next message is the one peeked at.
+		 */
 		if (!has_fds)
 			return gcr_message_receive(socket, 0, -1, ret_message);
 		peer = peer_of(socket);
@@ -396,7 +409,9 @@ int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd, bool awa
 			continue;
 		if (r == 0 || r == -EPIPE)
 			return r;
-		/* Other programs of the user have spent the helpers: there is one in a moment. */
+		/*
+		 * Other programs of the user have used up the helpers: one becomes available soon.
+		 */
 		if (r == -EBUSY && left_usec && waited_usec < BUSY_WAIT_USEC) {
 			waited_usec += BUSY_PAUSE_USEC;
 			if (poll(&wake, 1, BUSY_PAUSE_USEC / GCR_USEC_PER_MSEC) == 1)
@@ -412,7 +427,7 @@ int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd, bool awa
 
 /* ---- closing ---- */
 
-/* Has it a message with descriptors? All before that are received. */
+/* Is there a message with descriptors? The messages before it are received and discarded. */
 static bool has_descriptors(int socket)
 {
 	struct gcr_message_header header;
@@ -421,15 +436,15 @@ static bool has_descriptors(int socket)
 	while (!gcr_message_peek(socket, 0, -1, &header, &has_fds)) {
 		if (has_fds)
 			return true;
-		/* It is cut, and that does not matter. */
+		/* The message is truncated, which does not matter. */
 		recv(socket, &header, sizeof(header), MSG_DONTWAIT);
 	}
 	return false;
 }
 
 /*
- * Its last descriptor is a helper's, which ends once we have closed ours, or does not. @charge goes
- * with it.
+ * Lets a helper close the connection: the helper holds the last descriptor, and ends (or hangs)
+ * after we have closed ours. @charge is released with the helper.
  */
 static bool close_by_helper(int socket, uid_t owner, struct gcr_quota_charge *charge)
 {
@@ -446,7 +461,10 @@ static bool close_by_helper(int socket, uid_t owner, struct gcr_quota_charge *ch
 	return true;
 }
 
-/* Under way, it is not closed with ours. */
+/*
+ * Sends the socket through the pair: while it is in flight, closing our descriptor does not close
+ * it.
+ */
 static bool add_socket(const struct deferred_closes *deferred, int socket)
 {
 	union {
@@ -491,7 +509,10 @@ static struct deferred_closes *new_deferred_locked(uid_t owner)
 	return deferred;
 }
 
-/* Where closing it would wait, and there is no memory either, it stays open, and counted. */
+/*
+ * Defers closing the connection. Without memory the socket stays open, and counted, as closing it
+ * could block.
+ */
 static void defer_close(int socket, uid_t owner, struct gcr_quota_charge *charge)
 {
 	struct deferred_closes *deferred;
@@ -507,7 +528,7 @@ static void defer_close(int socket, uid_t owner, struct gcr_quota_charge *charge
 	}
 	close(socket);
 	try_later_locked();
-	/* All connections of one list entry count for one user, in one kind of quota. */
+	/* All connections of one entry count for the same user, in the same kind of quota. */
 	if (charge->amount)
 		charge->amount += deferred->charge.amount;
 	if (charge->amount)
@@ -515,7 +536,7 @@ static void defer_close(int socket, uid_t owner, struct gcr_quota_charge *charge
 	*charge = (struct gcr_quota_charge){0};
 }
 
-/* A helper may be free now for the connections that had to wait: one takes all of an entry. */
+/* Tries again to close deferred connections: one helper closes all those of an entry. */
 static void close_deferred(void)
 {
 	struct deferred_closes *list, *deferred;
@@ -530,7 +551,10 @@ static void close_deferred(void)
 		int sending = deferred->ends[0];
 
 		list = deferred->next;
-		/* Closed by us, it takes nothing along: all that is under way is the other's. */
+		/*
+		 * Closing the sending end cannot block: the messages in flight belong to the other
+		 * end.
+		 */
 		if (close_by_helper(deferred->ends[1], deferred->owner, &deferred->charge)) {
 			close(sending);
 			free(deferred);
@@ -543,7 +567,7 @@ static void close_deferred(void)
 	}
 }
 
-/* A helper has ended, or those that have are no longer counted for their users. */
+/* A helper has ended, or the penalty of ended ones may be over. */
 static void handle_end(void *context, uint32_t number)
 {
 	uint64_t times;
@@ -566,14 +590,14 @@ void gcr_receiver_close(int socket, struct gcr_quota_charge *charge)
 	peer = peer_of(socket);
 	owner = charge->amount ? charge->owner : owner_of(socket, &peer);
 	close_deferred();
-	/* From here on nothing more comes in. */
+	/* No more messages can arrive from here on. */
 	shutdown(socket, SHUT_RDWR);
 	if (!has_descriptors(socket)) {
 		close(socket);
 		gcr_quota_release(charge);
 		return;
 	}
-	/* One that was over its user's limit counts all the same, as long as it is there. */
+	/* A connection over its user's limit is counted too as long as it exists. */
 	if (!charge->amount)
 		gcr_quota_count(pool.daemon ? pool.daemon->quota : NULL, GCR_QUOTA_CONNECTIONS,
 				owner, 1, charge);

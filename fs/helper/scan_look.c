@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Descriptors and mappings of one process. It runs in the helper gpucr-look, and keeps no state. */
+/* Descriptors and mappings of one process. Runs in the helper gpucr-look; no state. */
 #include "fs/helper/scan_look.h"
 
 #include <dirent.h>
@@ -16,13 +16,13 @@
 #include "lib/procfs.h"
 
 #define FIRST_LINKS 1024
-#define CLOCK_LINKS 128 /* so many between two looks at the clock */
+#define CLOCK_LINKS 128 /* links read between two checks of the time */
 
 struct look {
 	const struct gcr_scan_wanted *wanted;
 	int64_t until_usec;
 	unsigned int open;
-	unsigned int asked; /* whether they are mapped */
+	unsigned int asked; /* devices whose mappings are searched for */
 	unsigned int mapped;
 };
 
@@ -39,7 +39,7 @@ static void note_open(struct look *look, const char *target)
 			look->open |= 1u << i;
 }
 
-/* Those of @devices, for there is no more to be found. */
+/* Have all of @devices been found open, so that the search can stop? */
 static bool is_open(const struct look *look, unsigned int devices)
 {
 	return (look->open & devices) == devices;
@@ -50,7 +50,9 @@ static bool is_late(const struct look *look)
 	return look->until_usec != INT64_MAX && gcr_clock_usec() >= look->until_usec;
 }
 
-/* The next @most descriptors, or until all of @devices are found. 1: there are no more. */
+/*
+ * Looks at the next @most descriptors, or until all of @devices are found. 1: end of the directory.
+ */
 static int look_at_links(struct look *look, DIR *directory, unsigned int devices, unsigned int most)
 {
 	char target[GCR_SCAN_PATH_BYTES + 1];
@@ -68,7 +70,7 @@ static int look_at_links(struct look *look, DIR *directory, unsigned int devices
 		most--;
 		if (most % CLOCK_LINKS == 0 && is_late(look))
 			return -ETIMEDOUT;
-		/* What does not fit is no device of ours. */
+		/* A longer link is not one of our devices. */
 		length = readlinkat(dirfd(directory), entry->d_name, target, sizeof(target) - 1);
 		if (length < 0 && errno != ENOENT && errno != ENAMETOOLONG)
 			return gcr_proc_error(errno);
@@ -98,7 +100,7 @@ static bool is_mapping_of(const struct gcr_scan_wanted_device *device, const cha
 	return false;
 }
 
-/* Ends when all that are asked for have been found. */
+/* Stops the search when all devices that are searched for have been found. */
 static int note_mapped(const char *path, void *data)
 {
 	struct look *look = data;
@@ -110,9 +112,9 @@ static int note_mapped(const char *path, void *data)
 }
 
 /*
- * What is open and mapped. A process may have very many descriptors, and what they are costs far
- * more than what it has mapped: so behind the first of them they are looked at only if it has a
- * device mapped that is not among these, and until that is found.
+ * Finds the devices that are open and mapped. A process may have very many descriptors, and reading
+ * them costs far more than reading its mappings. So after the first FIRST_LINKS of them, more are
+ * read only if the process has a device mapped that was not found open, and until that is found.
  */
 static int look_at_process(struct look *look, pid_t pid)
 {
@@ -132,7 +134,8 @@ static int look_at_process(struct look *look, pid_t pid)
 	if (r < 0)
 		return r;
 	/*
-	 * Who only asks NVML opens the device too, and a child inherits it; a context maps it.
+	 * A user of NVML alone opens the device too, and a child inherits it; only a context maps
+	 * it.
 	 */
 	look->asked = r == 1 ? look->open : all;
 	if (look->asked)
@@ -142,13 +145,13 @@ static int look_at_process(struct look *look, pid_t pid)
 	look->mapped &= look->open;
 	if (r < 0)
 		return r;
-	/* readdir(3) also ends without an error when the process is gone. */
+	/* readdir(3) also stops without an error if the process has ended. */
 	return !look->mapped && access(path, F_OK) < 0 ? gcr_proc_error(errno) : 0;
 }
 
 /*
- * Kernel threads and zombies have no program and no files. A process that ends loses its mappings
- * at the same moment as its program, and its descriptors after that.
+ * Kernel threads and zombies have no program and no files. An ending process loses its mappings at
+ * the same time as its program, and its descriptors after that.
  */
 static bool has_program(pid_t pid)
 {
@@ -168,7 +171,9 @@ int gcr_scan_look_until(pid_t pid, const struct gcr_scan_wanted *wanted, int64_t
 
 	if (!has_program(pid))
 		return -ESRCH;
-	/* Which does not outlive its process: all that is seen before it is found there is of one.
+	/*
+	 * This descriptor becomes invalid with its process: if it is still valid at the end, all
+	 * results are of the same process.
 	 */
 	gcr_proc_path(path, pid, "");
 	process_fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);

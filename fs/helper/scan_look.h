@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One process, looked at for the devices that it holds: the part of the scan that the process can
- * keep waiting (lib/proc_source.h), and that a helper therefore does.
+ * Looking at one process for the devices that it holds: the part of the scan that the process can
+ * block (lib/proc_source.h), so a helper does it.
  */
 #ifndef GCR_FS_HELPER_SCAN_LOOK_H
 #define GCR_FS_HELPER_SCAN_LOOK_H
@@ -13,32 +13,34 @@
 #define GCR_SCAN_PATH_BYTES  256
 #define GCR_SCAN_MAPPED_MAX  4
 
-/* As it is sent to the helper. */
+/* The devices to look for, in the form that is sent to the helper. */
 struct gcr_scan_wanted {
 	struct gcr_scan_wanted_device {
-		char path[GCR_SCAN_PATH_BYTES]; /* "": there is none */
-		/* Files in the same directory that count as mapped; none: that file alone. */
+		char path[GCR_SCAN_PATH_BYTES]; /* "": unused */
+		/* Files in the same directory that count as mapped; none: only the file itself. */
 		char mapped[GCR_SCAN_MAPPED_MAX][32];
 	} devices[GCR_SCAN_DEVICES_MAX];
 };
 
 /*
- * Which devices does @pid hold open and have mapped? Bit N of *@ret_devices is of devices[N].
- * *@ret_start_ticks is set only if there is any. -ESRCH: it has no program: a kernel thread, a
- * zombie, or about to end. -EACCES, -ENOMEM.
+ * Which devices does @pid have open and mapped? Bit N of *@ret_devices stands for devices[N].
+ * *@ret_start_ticks is set only if there is any. -ESRCH: the process has no program: a kernel
+ * thread, a zombie, or about to end. -EACCES, -ENOMEM.
  */
 int gcr_scan_look(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int *ret_devices,
 		  uint64_t *ret_start_ticks);
 
-/* The same until that time of gcr_clock_usec(). -ETIMEDOUT: it has too many descriptors for that.
+/*
+ * As gcr_scan_look(), until that time of gcr_clock_usec(). -ETIMEDOUT: the process has too many
+ * descriptors to finish in time.
  */
 int gcr_scan_look_until(pid_t pid, const struct gcr_scan_wanted *wanted, int64_t until_usec,
 			unsigned int *ret_devices, uint64_t *ret_start_ticks);
 
-/* What a look at one of several processes has found. */
+/* The result of a look at one of several processes. */
 struct gcr_scan_found {
-	int32_t error;	  /* as above: 0, or an errno */
-	uint32_t devices; /* of a process that has any */
+	int32_t error;	  /* 0, or the errno of gcr_scan_look_until() */
+	uint32_t devices; /* if the process has any */
 	uint64_t start_ticks;
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A stop is a thread of ours: ptrace(2) belongs to a thread, and when that ends, the kernel lets go
- * of whatever it had attached to, in whichever state. Nothing here is shared but by its start, two
- * semaphores and its end.
+ * A stop is a thread of this process, because ptrace(2) is bound to a thread: when that thread
+ * ends, the kernel detaches it from all its tracees, whatever their state. The thread shares data
+ * with its creator only at its start, by two semaphores and at its end.
  */
 #include "fs/helper/stop.h"
 
@@ -25,14 +25,14 @@
 #include "lib/procfs.h"
 #include "lib/thread_name.h"
 
-/* A thread in a call that cannot be interrupted has this long to come out of it. */
+/* Time for a thread to return from a system call that cannot be interrupted. */
 #define STOP_USEC	   (5 * GCR_USEC_PER_SEC)
-/* Between looks at threads that have not stopped yet; most do at once. */
+/* Interval of checking threads that have not stopped yet; most stop at once. */
 #define LOOK_FIRST_USEC	   50
 #define LOOK_MOST_USEC	   2000
-/* An execve(2) in the midst of it is held up so long. */
+/* The longest delay that this causes to a concurrent execve(2). */
 #define REAP_INTERVAL_USEC 20000
-/* Another of us is about to let go. */
+/* Time for another gpucr-halt, whose daemon has died, to let the threads go. */
 #define HEIR_USEC	   (5 * GCR_USEC_PER_SEC)
 #define PERMISSION_TRIES   5
 #define PERMISSION_USEC	   10000
@@ -40,28 +40,28 @@
 enum tracee_state {
 	TRACEE_RUNNING,
 	TRACEE_STOPPED,
-	TRACEE_WAITING, /* in a system call that takes it nowhere */
+	TRACEE_WAITING, /* in a system call in which it need not be stopped, see may_wait() */
 	TRACEE_GONE,
 };
 
 struct tracee {
 	pid_t tid;
 	enum tracee_state state;
-	int signal; /* which it was about to get, 0: none */
+	int signal; /* the signal that it was about to get, 0: none */
 };
 
 struct gcr_stop {
 	pid_t pid;
 	pthread_t thread;
-	sem_t done;    /* all are stopped, or it has failed */
-	sem_t release; /* let them go */
+	sem_t done;    /* all threads are stopped, or the stop has failed */
+	sem_t release; /* posted to let the threads go */
 	int result;
 	struct gcr_error error;
 	struct tracee *tracees;
 	size_t count, room;
 };
 
-/* ---- who ---- */
+/* ---- attaching ---- */
 
 static bool is_known(const struct gcr_stop *stop, pid_t tid)
 {
@@ -85,7 +85,7 @@ static struct tracee *add_tracee(struct gcr_stop *stop)
 	return &stop->tracees[stop->count++];
 }
 
-/* Who traces the thread; 0: nobody (or somebody outside of our pid namespace). */
+/* The tracer of a thread; 0: none (or one outside of our pid namespace). */
 static pid_t tracer_of(pid_t pid, pid_t tid)
 {
 	_cleanup_fclose_ FILE *file = NULL;
@@ -100,7 +100,7 @@ static pid_t tracer_of(pid_t pid, pid_t tid)
 	return tracer;
 }
 
-/* It is, or was until just now, another of us, whose daemon has died. */
+/* Is the tracer, or was it until just now, another gpucr-halt whose daemon has died? */
 static bool lets_go_soon(pid_t tracer)
 {
 	struct gcr_proc_stat stat;
@@ -110,12 +110,12 @@ static bool lets_go_soon(pid_t tracer)
 	return strcmp(stat.comm, GCR_STOP_PROGRAM) == 0;
 }
 
-/* The kernel would not let us, for one of several reasons. -EAGAIN: one that soon is none. */
+/* Finds out why the kernel refused to attach. 0: the thread is ending; -EAGAIN: try again soon. */
 static int explain(const struct gcr_stop *stop, pid_t tid, pid_t tracer, struct gcr_error *error)
 {
 	struct gcr_proc_stat stat;
 
-	/* On its way out: it does nothing any more. */
+	/* The thread is ending: it executes no more code. */
 	if (gcr_proc_stat(tid, &stat) < 0 || stat.state == 'Z' || stat.state == 'X')
 		return 0;
 	if (tracer && lets_go_soon(tracer))
@@ -144,7 +144,7 @@ static int seize(struct gcr_stop *stop, pid_t tid, struct gcr_error *error)
 		if (errno == ESRCH)
 			return 0;
 		tracer = tracer_of(stop->pid, tid);
-		/* It may have been let go meanwhile. */
+		/* Its tracer may have detached in between: try once more. */
 		if (tracer || was_tried)
 			return explain(stop, tid, tracer, error);
 		was_tried = true;
@@ -158,7 +158,7 @@ static int seize(struct gcr_stop *stop, pid_t tid, struct gcr_error *error)
 	return 0;
 }
 
-/* All threads that are not known yet; how many there were. */
+/* Seizes all threads that are not known yet; *ret_found is their number. */
 static int seize_new(struct gcr_stop *stop, size_t *ret_found, struct gcr_error *error)
 {
 	_cleanup_closedir_ DIR *directory = NULL;
@@ -190,7 +190,7 @@ static int seize_new(struct gcr_stop *stop, size_t *ret_found, struct gcr_error 
 
 /* ---- stopping ---- */
 
-/* Which kernel function it is in, where that may be known. */
+/* The kernel function in which the thread waits, "" if that cannot be read. */
 static void find_place(pid_t pid, pid_t tid, char *name, size_t size)
 {
 	_cleanup_fclose_ FILE *file = NULL;
@@ -204,8 +204,9 @@ static void find_place(pid_t pid, pid_t tid, char *name, size_t size)
 }
 
 /*
- * Whoever writes a verb to our own files waits for us, and no signal or tracer gets it out of that
- * wait. A write(2) changes nothing in its memory, and on its way back to the program it stops.
+ * A thread that writes a verb to our own files waits for the verb, and neither a signal nor a
+ * tracer ends that wait. The thread need not be stopped: a write(2) changes nothing in its memory,
+ * and on its way back to the program the thread stops.
  */
 static bool may_wait(const struct gcr_stop *stop, pid_t tid)
 {
@@ -220,7 +221,7 @@ static bool may_wait(const struct gcr_stop *stop, pid_t tid)
 	call = fopen(path, "re");
 	if (!call || fscanf(call, "%ld", &number) != 1)
 		return false;
-	/* The kernel's function in which it waits: not in one that reads the program's memory. */
+	/* The kernel function in which it waits must not be one that reads the program's memory. */
 	find_place(stop->pid, tid, name, sizeof(name));
 	if (strcmp(name, "request_wait_answer") != 0)
 		return false;
@@ -240,7 +241,9 @@ static void look(struct tracee *tracee)
 		return;
 	}
 	tracee->state = TRACEE_STOPPED;
-	/* Not our stop, nor one by job control: it is about to get a signal, and will. */
+	/*
+	 * A stop for a signal, neither ours nor one by job control: the signal is delivered later.
+	 */
 	if (status >> 16 == 0)
 		tracee->signal = WSTOPSIG(status);
 }
@@ -288,7 +291,7 @@ static int wait_for_all(struct gcr_stop *stop, int64_t deadline_usec, struct gcr
 	return 0;
 }
 
-/* A thread that is not stopped may make others: until there are none that were not seen. */
+/* A thread that is not stopped may create others: repeat until no new ones are found. */
 static int stop_all(struct gcr_stop *stop, struct gcr_error *error)
 {
 	int64_t deadline_usec = gcr_clock_usec() + STOP_USEC;
@@ -305,7 +308,7 @@ static int stop_all(struct gcr_stop *stop, struct gcr_error *error)
 
 /* ---- the thread ---- */
 
-/* The others are let go when this thread ends. */
+/* Detaches the stopped threads. The others are detached when this thread ends. */
 static void let_go(struct gcr_stop *stop)
 {
 	for (size_t i = 0; i < stop->count; i++) {
@@ -322,7 +325,7 @@ static void *run(void *argument)
 	int64_t deadline_usec = gcr_clock_usec() + HEIR_USEC;
 	int result = stop_all(stop, &stop->error);
 
-	/* In the midst of an execve(2) nobody may. */
+	/* -EPERM is also returned during an execve(2). */
 	for (int try = 1; (result == -EPERM && try < PERMISSION_TRIES) ||
 			  (result == -EAGAIN && gcr_clock_usec() < deadline_usec);
 	     try++) {
@@ -353,8 +356,8 @@ static void destroy(struct gcr_stop *stop)
 GCR_DEFINE_CLEANUP(struct gcr_stop *, destroy);
 
 /*
- * Who calls execve(2) waits for its other threads to be gone, which those that we trace are when
- * they have been waited for; and meanwhile PTRACE_SEIZE waits for it.
+ * A thread in execve(2) waits for its process's other threads to be gone. Traced threads are gone
+ * only when they have been waited for; until then PTRACE_SEIZE waits for the execve(2).
  */
 static void reap_dead(const struct gcr_stop *stop)
 {

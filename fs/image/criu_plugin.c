@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Plugins of CRIU's for vendors whose GPU processes it cannot dump without. CRIU loads all that is
- * in the directory that it is given, so that has links to those that are needed and to nothing
- * else.
+ * CRIU's plugins for vendors whose GPU processes CRIU cannot dump without a plugin. CRIU loads
+ * every plugin in the directory that is given to it; so the daemon makes a directory with links to
+ * the needed plugins and nothing else.
  */
 #include <errno.h>
 #include <limits.h>
@@ -18,7 +18,7 @@
 
 #define DIRECTORY "plugins"
 
-/* Where CRIU's `make install` and distributions put them. */
+/* Directories into which CRIU's `make install` and distributions install plugins. */
 static const char *const folders[] = {
 	"/usr/lib/criu",
 	"/usr/local/lib/criu",
@@ -35,7 +35,7 @@ static bool is_file(const char *path)
 	return path[0] == '/' && !stat(path, &status) && S_ISREG(status.st_mode);
 }
 
-/* 0 and the path, -ENOENT, -ENOMEM. */
+/* Looks for @name in @folder. 0 and the path, -ENOENT, -ENOMEM. */
 static int try_folder(const char *folder, const char *name, char **ret_path)
 {
 	char *path;
@@ -67,14 +67,14 @@ int gcr_criu_plugin_find(const struct gcr_daemon *daemon, const struct gcr_backe
 		*ret_path = strdup(named);
 		return *ret_path ? 0 : gcr_error_set(error, ENOMEM, "out of memory");
 	}
-	/* One for real GPUs would find nothing there. */
+	/* A plugin for real GPUs would find none with the simulator. */
 	if (daemon->simulator_libraries) {
 		result = try_folder(daemon->simulator_libraries, name, ret_path);
 		return result ? gcr_error_set(error, -result == ENOENT ? EOPNOTSUPP : ENOMEM,
 					      "%s is not in %s", name, daemon->simulator_libraries)
 			      : 0;
 	}
-	/* CRIU's own variable (criu/plugin.c). */
+	/* The environment variable that CRIU itself reads (criu/plugin.c). */
 	result = try_folder(getenv("CRIU_LIBS_DIR"), name, ret_path);
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(folders) && result == -ENOENT; i++)
 		result = try_folder(folders[i], name, ret_path);
@@ -87,7 +87,7 @@ int gcr_criu_plugin_find(const struct gcr_daemon *daemon, const struct gcr_backe
 	return result ? gcr_error_set(error, ENOMEM, "out of memory") : 0;
 }
 
-/* Other dumps and restores may be using the link. */
+/* Makes or replaces the link atomically: other dumps and restores may be using it. */
 static int link_plugin(int fd, const char *name, const char *path)
 {
 	char now[PATH_MAX];
@@ -99,7 +99,7 @@ static int link_plugin(int fd, const char *name, const char *path)
 		if (!strcmp(now, path))
 			return 0;
 	}
-	/* Not one that CRIU would load, and no other thread's. */
+	/* A name that CRIU does not load, and no other thread uses. */
 	snprintf(new, sizeof(new), "%.40s.%d.new", name, (int)gettid());
 	unlinkat(fd, new, 0);
 	if (symlinkat(path, fd, new) < 0 || renameat(fd, new, fd, name) < 0)

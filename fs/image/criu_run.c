@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Directories below `criu` in the runtime directory, all of them ours alone. */
+/* Directories below `criu` in the runtime directory; only the daemon (and CRIU) access them. */
 #include "fs/image/criu_run.h"
 
 #include <dirent.h>
@@ -19,7 +19,7 @@
 
 #define PROCESS_PREFIX "process-"
 #define PLACE_PREFIX   "place-"
-#define HIDDEN_NAME    "hidden" /* in a directory whose log is root's */
+#define HIDDEN_NAME    "hidden" /* file in the directory of a log that is for root alone */
 
 #define LOG_SHOWN_MAX (4l << 20)
 
@@ -43,12 +43,15 @@ void gcr_criu_subject_of_place(const char *name, char ret_subject[GCR_CRIU_SUBJE
 int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **ret_program,
 		     struct gcr_error *error)
 {
-	/* The unit file sets it: then CRIU is never a child of ours. */
+	/*
+	 * Set by the unit file: CRIU is then started by gpucr-launch, and never a child of the
+	 * daemon.
+	 */
 	const char *launcher = getenv("GPUCR_CRIU_SOCKET");
 	int result = 0;
 
 	pthread_mutex_lock(&found.lock);
-	/* One that is installed while we run is found; one that was found stays. */
+	/* CRIU may be installed while the daemon runs. Once found, the program does not change. */
 	if (!found.program.path)
 		result = gcr_criu_find(daemon->options.criu,
 				       launcher && *launcher ? launcher : NULL, &found.program,
@@ -58,7 +61,7 @@ int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **
 	return result;
 }
 
-/* The directory of all of them. */
+/* Opens the directory of all subjects, and creates it if there is none. */
 static int open_all(struct gcr_daemon *daemon)
 {
 	if (mkdirat(daemon->runtime_fd, GCR_CRIU_DIRECTORY, 0700) < 0 && errno != EEXIST)
@@ -128,7 +131,7 @@ bool gcr_criu_is_hidden(struct gcr_daemon *daemon, const char *subject)
 {
 	char path[GCR_CRIU_SUBJECT_BYTES + sizeof(GCR_CRIU_DIRECTORY "//" HIDDEN_NAME)];
 
-	/* Nobody else has anything below this directory. */
+	/* The path is safe: only the daemon creates anything below this directory. */
 	snprintf(path, sizeof(path), GCR_CRIU_DIRECTORY "/%s/" HIDDEN_NAME, subject);
 	return faccessat(daemon->runtime_fd, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
@@ -139,7 +142,7 @@ void gcr_criu_forget(struct gcr_daemon *daemon, const char *subject)
 		gcr_beneath_open(daemon->runtime_fd, GCR_CRIU_DIRECTORY, O_RDONLY | O_DIRECTORY);
 	_cleanup_close_ int fd =
 		all_fd < 0 ? -1 : gcr_beneath_open(all_fd, subject, O_RDONLY | O_DIRECTORY);
-	/* The log before what hides it. */
+	/* The log is removed before the file that hides it. */
 	static const char *const names[] = {GCR_CRIU_LOG_NAME, "criu.pid", "stats-dump",
 					    "stats-restore", HIDDEN_NAME};
 
@@ -150,7 +153,7 @@ void gcr_criu_forget(struct gcr_daemon *daemon, const char *subject)
 	unlinkat(all_fd, subject, AT_REMOVEDIR);
 }
 
-/* Is there what it was about? So it is also of a name that we have not made. */
+/* Does the subject still exist? Also true for names that the daemon does not use. */
 static bool is_wanted(struct gcr_daemon *daemon, const char *subject)
 {
 	_cleanup_close_ int pidfd = -1;
@@ -184,7 +187,10 @@ void gcr_criu_sweep(struct gcr_daemon *daemon)
 		close(fd);
 		return;
 	}
-	/* What is removed meanwhile is told once or not at all: the others are all told. */
+	/*
+	 * readdir() may or may not return entries removed during the loop; it returns all the
+	 * others.
+	 */
 	while ((entry = readdir(all)))
 		if (*entry->d_name != '.' && !is_wanted(daemon, entry->d_name))
 			gcr_criu_forget(daemon, entry->d_name);

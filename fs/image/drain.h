@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* How large the log of a restored tree gets: see gpucr-drain, and stdio/NAME.log in gpucrfs(5). */
+/*
+ * The size of the log of a restored tree: see gpucr-drain, and stdio/NAME.log in gpucrfs-dump(7).
+ */
 #ifndef GCR_FS_IMAGE_DRAIN_H
 #define GCR_FS_IMAGE_DRAIN_H
 
-/* It never has more bytes; before it would, all but about its last part goes. */
+/*
+ * The log's maximum size; before a write would exceed that, all but about the last part is removed.
+ */
 #define GCR_DRAIN_LOG_BYTES  (1 << 20)
 #define GCR_DRAIN_KEPT_BYTES (512 << 10)
 

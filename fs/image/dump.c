@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The dump, in its order: every GPU process of the tree is frozen by a task of its own; the first
- * task parks their libraries, looks at what the tree has open, runs CRIU, which holds the tree,
- * writes the metadata, publishes the place, and tells CRIU to end the tree. Points at which a
- * process could be lost: each freeze, parking, what is open, room, CRIU's start, CRIU's failure,
- * its end by a signal, cancel in it, metadata, publishing, the tree's end, and the daemon's death
- * in each.
+ * The steps of a dump: every GPU process of the tree is frozen by a task of its own; the first task
+ * parks their libraries, scans the files that the tree has open, runs CRIU, which holds the tree
+ * stopped, writes the metadata, publishes the place, and tells CRIU to end the tree. Points at
+ * which a process could be lost: each freeze, parking, open files, room, CRIU's start, CRIU's
+ * failure, CRIU's end by a signal, a cancel in it, metadata, publishing, the tree's end, and the
+ * daemon's death in each.
  */
 #include "fs/image/dump.h"
 
@@ -36,14 +36,17 @@
 #include "lib/clock.h"
 #include "lib/proc_source.h"
 
-/* Libraries call us back by themselves this much later than we have to be done. */
+/* A parked library reconnects by itself this long after the verb's deadline. */
 #define PARK_MARGIN_MSEC 60000
-/* For somebody else's CRIU: `thaw` ends it, or this time. */
+/* `freeze park`, for a CRIU of another program: parked until `thaw`, or for this time. */
 #define PARK_MSEC	 1800000
 
 /* ---- before CRIU ---- */
 
-/* Also one that the driver alone has frozen may have one: its socket is open. */
+/*
+ * Does the process have a preload library? Also checks for a connection, because a process that was
+ * frozen by the driver alone may have a library too, whose socket is open.
+ */
 static bool has_library(struct gcr_process *process)
 {
 	bool has;
@@ -80,7 +83,11 @@ static void unpark_all(struct gcr_dump *dump)
 		gcr_unpark(process);
 }
 
-/* What a GPU process has open a freeze may close; what the others have stays. */
+/*
+ * Refuses open files of the processes without a GPU that cannot be dumped. GPU processes are
+ * checked later, because a freeze may close files of theirs. Sets contents_bytes and
+ * contents_count.
+ */
 static int check_opens_of_others(struct gcr_dump *dump, struct gcr_error *error)
 {
 	_cleanup_(gcr_opens_destroy_cleanup) struct gcr_opens *opens = NULL;
@@ -102,7 +109,7 @@ static int check_opens_of_others(struct gcr_dump *dump, struct gcr_error *error)
 	return result;
 }
 
-/* ---- CRIU has ended ---- */
+/* ---- after CRIU has ended ---- */
 
 static void tell_state(struct gcr_dump *dump, enum gcr_state state)
 {
@@ -113,8 +120,9 @@ static void tell_state(struct gcr_dump *dump, enum gcr_state state)
 }
 
 /*
- * It was to end the tree, and has failed. Who lives is ended by us; but where CRIU has made names
- * for files that have none, it has removed them now: then the tree goes on, and the place goes.
+ * CRIU failed to end the tree. Normally the daemon ends the rest: 0. But if CRIU has made names for
+ * files that have none (link_remap), it has removed these names by now, and the place cannot be
+ * restored: the tree continues to run, and the place is withdrawn: -EIO.
  */
 static int settle_failed_end(struct gcr_dump *dump, struct gcr_error *error)
 {
@@ -157,7 +165,10 @@ static int make_place(struct gcr_dump *dump, struct gcr_error *error)
 	return 0;
 }
 
-/* Also what it has grown by since the first time: the driver may have put VRAM into its memory. */
+/*
+ * Reserves room in the store. Called again after the freeze, for the growth since the first call:
+ * the driver may have moved VRAM into the processes' memory.
+ */
 static int take_room(struct gcr_dump *dump, struct gcr_error *error)
 {
 	const struct gcr_tree_sum nothing = {0};
@@ -218,8 +229,9 @@ static int publish(struct gcr_dump *dump, struct gcr_error *error)
 }
 
 /*
- * Now that CRIU holds all of it nothing is opened any more: what it has put into the images is what
- * is open now, whatever the other processes of the tree have done since the first look.
+ * Checks the open files again for the rights of the owner. CRIU holds the tree now, so no more
+ * files can be opened: the images contain the files that are open now, including those that other
+ * processes of the tree have opened since the first scan.
  */
 static int look_at_rights(struct gcr_dump *dump, struct gcr_error *error)
 {
@@ -240,7 +252,10 @@ static int look_at_rights(struct gcr_dump *dump, struct gcr_error *error)
 	return result;
 }
 
-/* Before the images are digested: CRIU could not restore what depends on a session outside. */
+/*
+ * Removes from the images the dependence on a session outside the tree, which CRIU could not
+ * restore. To be called before the images are digested.
+ */
 static int leave_session(struct gcr_dump *dump, struct gcr_error *error)
 {
 	_cleanup_free_ pid_t *pids = calloc(dump->count, sizeof(*pids));
@@ -252,7 +267,7 @@ static int leave_session(struct gcr_dump *dump, struct gcr_error *error)
 	return gcr_criu_leave_session(dump->images_fd, pids, dump->count, error);
 }
 
-/* From the tree as it runs to the place under its name. */
+/* From the running tree to the published place. */
 static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 {
 	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
@@ -279,24 +294,29 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 		result = gcr_dump_begin_reading(dump, error);
 	if (!result)
 		result = gcr_dump_run_criu(dump, &job, error);
-	/* What has been started since we looked is held too, and has to be ended. */
+	/*
+	 * Processes that were started since the tree was listed are stopped too, and must be ended.
+	 */
 	if (!result)
 		result = gcr_dump_await_stop(dump, error);
-	/* From here on nobody of it can become somebody else. */
+	/* The tree is stopped: from here on no process can change its user. */
 	if (!result)
 		result = gcr_dump_check_owner(dump, error);
 	if (!result)
 		result = gcr_dump_check_members(dump, error);
 	if (!result)
 		result = look_at_rights(dump, error);
-	/* Until here it was not known what CRIU would find. */
+	/* Before this check the files that CRIU might name in the log were not known. */
 	if (!result && !dump->is_private)
 		gcr_criu_show_log(dump->work_fd);
 	if (!result)
 		result = gcr_dump_check_images(dump, error);
 	if (!result)
 		result = leave_session(dump, error);
-	/* Likewise: a process that ends with a parent outside would end with CRIU. */
+	/*
+	 * Also before the digests: a process with a parent-death signal whose parent is outside the
+	 * tree would be killed when CRIU ends after the restore.
+	 */
 	if (!result)
 		result = gcr_criu_clear_parent_death(dump->images_fd, error);
 	gcr_dump_set_phase(dump, "metadata");
@@ -319,7 +339,7 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 	return result;
 }
 
-/* ---- the tree's part ---- */
+/* ---- the part of the first task ---- */
 
 static void finish(struct gcr_dump *dump)
 {
@@ -336,7 +356,7 @@ static void finish(struct gcr_dump *dump)
 	free(dump->kept);
 	gcr_room_destroy(dump->room);
 	gcr_place_release(&dump->place_hold);
-	/* One with processes that live on stays for them. */
+	/* With `leave` the processes live on in this cgroup. */
 	if (dump->cgroup && !dump->task->command->leave)
 		gcr_restored_cgroup_remove(dump->cgroup);
 	free(dump->cgroup);
@@ -354,8 +374,8 @@ static void finish(struct gcr_dump *dump)
 GCR_DEFINE_CLEANUP(struct gcr_dump *, finish);
 
 /*
- * Whatever has become of CRIU: nobody of it lives. Who does not end in time is a next daemon's to
- * end.
+ * Ends all processes of the tree, whatever CRIU has done. If a process does not end in time, the
+ * next daemon has to end it.
  */
 static void end_tree(struct gcr_dump *dump)
 {
@@ -367,7 +387,10 @@ static void end_tree(struct gcr_dump *dump)
 		gcr_place_ended(dump->daemon->places, dump->name);
 }
 
-/* What nothing can freeze is told before what else is missing. */
+/*
+ * Checks of each GPU process that an engine can freeze it. This check comes first, so that its
+ * message is not hidden by other obstacles.
+ */
 static int check_engines(struct gcr_dump *dump, struct gcr_error *error)
 {
 	struct gcr_process *process;
@@ -379,8 +402,9 @@ static int check_engines(struct gcr_dump *dump, struct gcr_error *error)
 }
 
 /*
- * What is neither handed over nor memory of the driver's own kind is written by CRIU's plugin only
- * on kernels that tell it of such memory (AMDGPU_GEM_LIST_HANDLES), and nobody knows of others'.
+ * Refuses GPU memory that is neither handed over nor of the driver's usual kind. CRIU's plugin
+ * dumps such memory only on kernels that report it to the plugin (AMDGPU_GEM_LIST_HANDLES). In
+ * processes without the preload library such memory cannot be detected.
  */
 static int check_apart(struct gcr_dump *dump, struct gcr_error *error)
 {
@@ -413,8 +437,8 @@ static int check_apart(struct gcr_dump *dump, struct gcr_error *error)
 }
 
 /*
- * For each connection that is kept CRIU holds back the packets by rules of the firewall, until the
- * process is restored: that is root's to say, as is the restore.
+ * For each connection that is kept, CRIU blocks the packets by firewall rules until the process is
+ * restored. Only root may decide that, as only root may restore.
  */
 static int check_tcp(const struct gcr_command *command, struct gcr_error *error)
 {
@@ -425,7 +449,7 @@ static int check_tcp(const struct gcr_command *command, struct gcr_error *error)
 			     "machine until somebody thaws: write tcp=close");
 }
 
-/* Without the plugins that CRIU needs nobody need be frozen. */
+/* Checked before the freeze: without the plugins that CRIU needs the dump would fail. */
 static int check_plugins(struct gcr_dump *dump, struct gcr_error *error)
 {
 	struct gcr_process *process;
@@ -442,14 +466,14 @@ static int check_plugins(struct gcr_dump *dump, struct gcr_error *error)
 	return result;
 }
 
-/* All are frozen: what some have left in VRAM, CRIU's plugins will write. */
+/* All processes are frozen: determines the VRAM that remains, which CRIU's plugins will dump. */
 static int take_stock(struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr_error *error)
 {
 	struct gcr_process *process;
 	int result = 0;
 
 	*ret_bytes = 0;
-	/* It may have come while nobody was frozen yet. */
+	/* Such memory may have been allocated between the first check and the freeze. */
 	result = check_apart(dump, error);
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT && !result; i++)
 		if (dump->vendors & 1u << i && gcr_backends[i]->criu_plugin)
@@ -468,8 +492,8 @@ static int take_stock(struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr_err
 }
 
 /*
- * What can be known before anybody is frozen, so that what cannot be dumped does not stand still
- * for nothing; and the name and the room are ours then.
+ * All checks that are possible before the freeze, so that no process is stopped for a dump that
+ * cannot succeed. On success the place's name and the room are reserved.
  */
 static int prepare(struct gcr_task *task, struct gcr_dump **ret_dump, struct gcr_error *error)
 {
@@ -516,7 +540,7 @@ static int prepare(struct gcr_task *task, struct gcr_dump **ret_dump, struct gcr
 	return result;
 }
 
-/* Whatever failed first as one of them went. */
+/* If a process of the dump is ending, that explains any error: reports -ESRCH instead. */
 static int explain(struct gcr_dump *dump, int result, struct gcr_error *error)
 {
 	struct gcr_process *process;
@@ -528,14 +552,17 @@ static int explain(struct gcr_dump *dump, int result, struct gcr_error *error)
 	return result;
 }
 
-/* Nothing is gone: everybody goes on. */
+/* Rolls back: the tree continues to run, and the place is removed. */
 static void give_up(struct gcr_dump *dump)
 {
 	unpark_all(dump);
 	gcr_place_abort(&dump->place_hold, dump->name);
 }
 
-/* The GPU processes are frozen. */
+/*
+ * With the GPU processes frozen: finds and checks the tree, takes room, parks the processes and
+ * writes the place; then ends the tree, or unparks it (`leave`).
+ */
 static int dump_tree(struct gcr_dump *dump, struct gcr_error *error)
 {
 	int result;
@@ -566,9 +593,12 @@ static int dump_tree(struct gcr_dump *dump, struct gcr_error *error)
 	return 0;
 }
 
-/* ---- one process's part ---- */
+/* ---- the part of each task ---- */
 
-/* Where it came from. What goes wrong now is added to the words of what failed. */
+/*
+ * Returns the process to the state that the verb found. If that fails, the message is appended to
+ * that of the first error.
+ */
 static void go_back(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	struct gcr_error back_error = {0};
@@ -594,11 +624,14 @@ static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_e
 	*ret_state = task->from;
 	if (task->from == GCR_STATE_RUNNING)
 		return gcr_engine_freeze(task, ret_state, error);
-	/* The others vote whether they go through with it. */
+	/* The process is already frozen: the task only takes part in the vote of the tasks. */
 	return gcr_task_commit(task);
 }
 
-/* Three parts, and all go on to the next only together: what the first does, all freeze, dump. */
+/*
+ * Three stages, at whose ends the tasks wait for each other: the first task prepares, all freeze,
+ * the first task dumps.
+ */
 int gcr_dump(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	_cleanup_(finish_cleanup) struct gcr_dump *dump = NULL;
@@ -615,7 +648,7 @@ int gcr_dump(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error 
 	if (!result) {
 		if (dump)
 			result = dump_tree(dump, error);
-		/* Before the others are told: they need their libraries. */
+		/* Unpark before the barrier: the other tasks need their libraries to roll back. */
 		if (result < 0) {
 			result = explain(dump, result, error);
 			give_up(dump);

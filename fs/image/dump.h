@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The verb `dump`: the GPU processes of a tree are frozen, and CRIU writes the CPU side of all of
- * the tree into a place in the store; then the tree ends, or (`leave`) stays frozen.
+ * The verb `dump`: the GPU processes of a tree are frozen, and CRIU writes the CPU side of the
+ * whole tree into a place (a named directory in the store, see place.h). Then the tree is ended,
+ * or, with `leave`, stays frozen.
  *
- * Until the place is published, with all that is in it checked and written, nothing of the tree is
- * gone: whatever fails before leads back to where everybody was. From then on the place is the
- * process, and the tree is ended, by a next daemon if need be.
+ * The dump is committed when the place is published, with its contents checked and written. An
+ * error before that is rolled back: every process returns to the state it had. After that the place
+ * stands for the process, and the tree is ended, by the next daemon if this one dies.
  */
 #ifndef GCR_FS_IMAGE_DUMP_H
 #define GCR_FS_IMAGE_DUMP_H
@@ -13,21 +14,24 @@
 #include "fs/job/operation.h"
 
 /*
- * For each GPU process of the tree whose root is task->command->root. 0: *ret_state is dumped
- * (it has ended), or frozen with `leave`. Errors as of an engine, and *ret_state tells where the
- * process is: normally where it came from.
+ * Carries out the verb for one GPU process of the tree whose root is task->command->root; each of
+ * these processes has a task. 0: *ret_state is dumped (the process has ended), or frozen with
+ * `leave`. Errors as of an engine's verbs; *ret_state then tells which state the process is in,
+ * normally the one in which the verb found the process.
  */
 int gcr_dump(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
 
 /*
- * `freeze park`: likewise frozen, and then its library is parked, so that somebody else's CRIU can
- * dump it. All or none. What is frozen already is only parked.
+ * `freeze park`: freezes the process likewise and then parks its preload library, so that a CRIU
+ * that another program started can dump the process. All or none of the command's processes. A
+ * process that is already frozen is only parked.
  */
 int gcr_freeze_and_park(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
 
 /*
- * At the start, before anything else is recovered: the trees of dumps that an earlier daemon did
- * not bring to their end go on if their place was not published, and end if it was.
+ * Called at start, before anything else is recovered. Trees of dumps that an earlier daemon did not
+ * finish continue to run if their place was not published. If the place was published, they are
+ * ended or, with `leave`, continued.
  */
 void gcr_dump_recover(struct gcr_daemon *daemon);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* CRIU's part of the dump: its start, what it writes meanwhile, what it is answered, and its log.
+/*
+ * CRIU's part of the dump: starting CRIU, watching the size of the images, answering CRIU, its log.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -15,10 +16,10 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* So long it may take to let go of the tree once it has been told to give up. */
+/* Time that CRIU gets to release the tree once it has been told to give up. */
 #define CRIU_GRACE_USEC (10 * GCR_USEC_PER_SEC)
 #define CRIU_LOOK_USEC	(50 * GCR_USEC_PER_MSEC)
-/* Of the store, for images that have grown. */
+/* Taken from the store at a time, when the images outgrow their room. */
 #define MORE_BYTES	(16ull << 20)
 
 static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int *ret_work_fd,
@@ -63,7 +64,7 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 		return result;
 	gcr_criu_subject_of_process(dump->members[0].proc.pid, dump->members[0].proc.start_ticks,
 				    subject);
-	/* An earlier log may have been hidden, and this one need not be. */
+	/* An earlier log may be hidden; the new log need not be. */
 	gcr_criu_forget(dump->daemon, subject);
 	*ret_work_fd = gcr_criu_directory(dump->daemon, subject, error);
 	if (*ret_work_fd < 0)
@@ -77,7 +78,7 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 	return gcr_criu_start(program, &options, ret_job, error);
 }
 
-/* What is there of them. */
+/* The space that the images take now. */
 static uint64_t images_bytes(const struct gcr_dump *dump)
 {
 	_cleanup_closedir_ DIR *images = NULL;
@@ -97,9 +98,10 @@ static uint64_t images_bytes(const struct gcr_dump *dump)
 }
 
 /*
- * CRIU writes past us. What it was promised is a bound from above of what the tree had when it was
- * looked at, but for the lists of its files and mappings: if there is more, that is promised now,
- * or CRIU has to give up. -ENOSPC, -EDQUOT, with words.
+ * Compares the size of the images with the reserved room: CRIU writes to the store without the
+ * daemon. The room is an upper bound for the tree as last listed, except for CRIU's lists of files
+ * and mappings. If the images are larger, reserves more room; if there is none, CRIU has to give
+ * up. -ENOSPC, -EDQUOT, which set @error.
  */
 static int watch_images(struct gcr_dump *dump, struct gcr_error *error)
 {
@@ -140,7 +142,9 @@ int gcr_dump_run_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, stru
 	do {
 		result = gcr_criu_wait(job, CRIU_LOOK_USEC, gcr_criu_hook_fd(job));
 		is_stopped = result == -ETIMEDOUT && gcr_task_stopped(dump->task);
-		/* A long list is not looked at all the time. */
+		/*
+		 * A long directory takes long to list: spend at most a tenth of the time on that.
+		 */
 		if (result != -ETIMEDOUT || gcr_clock_usec() >= look_usec) {
 			int64_t since_usec = gcr_clock_usec();
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A place of a dump, besides CRIU's images: the bytes of VRAM are hard links to the files that the
- * processes hold while they are frozen, so that nothing is copied, and nothing is lost if the dump
- * does not come to its end. Whoever is not root may read all of it, and change VRAM only.
+ * The contents of a dump's place besides CRIU's images. VRAM contents are hard links to the files
+ * that the processes hold while they are frozen, so that no bytes are copied, and none are lost if
+ * the dump fails. The owner, if not root, may read the whole place, but change only VRAM in it.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -73,7 +73,7 @@ static void *read_files(void *data)
 			   : processors > 1			      ? READERS_MAX
 								      : 1,
 		.cancel = &dump->stop_reading,
-		/* What is for root alone is read by root. */
+		/* A place for root alone: files are read with root's rights. */
 		.rights = dump->is_private ? NULL : dump->owner_rights,
 	};
 	struct gcr_errand *errand;
@@ -104,8 +104,10 @@ int gcr_dump_begin_reading(struct gcr_dump *dump, struct gcr_error *error)
 	for (size_t i = 0; i < opens->files_count; i++) {
 		struct gcr_file_identity *file = &dump->files[dump->files_count];
 
-		/* They are there when the processes are. A parked library reads its own now and
-		 * then. */
+		/*
+		 * Files below /proc exist when their process does. A parked library opens some of
+		 * its own at times.
+		 */
 		if (!strncmp(opens->files[i].path, "/proc/", 6))
 			continue;
 		file->path = strdup(opens->files[i].path);
@@ -122,7 +124,7 @@ int gcr_dump_begin_reading(struct gcr_dump *dump, struct gcr_error *error)
 	return 0;
 }
 
-/* ETIMEDOUT: it goes on. */
+/* 0, or ETIMEDOUT: the thread is still running. */
 static int join_for(pthread_t thread, int64_t timeout_usec)
 {
 	int64_t until_usec = gcr_clock_usec() + timeout_usec;
@@ -136,7 +138,10 @@ int gcr_dump_end_reading(struct gcr_dump *dump, struct gcr_error *error)
 {
 	if (!dump->is_reading)
 		return 0;
-	/* What waits for a file system, perhaps one that the tree serves, is left to it then. */
+	/*
+	 * When the verb is stopped, threads that wait for a filesystem (perhaps one that the tree
+	 * serves) are left behind.
+	 */
 	while (join_for(dump->reader, READER_LOOK_USEC) == ETIMEDOUT)
 		if (gcr_task_stopped(dump->task))
 			atomic_store(&dump->stop_reading, true);
@@ -155,11 +160,11 @@ static int fail(struct gcr_error *error, int number, const char *what)
 	return gcr_error_set(error, number, "the place's %s: %s", what, strerror(number));
 }
 
-/* Root's, and readable for whose process it is. */
+/* Makes the file root's, and readable for the group of the place's owner. */
 static int give(const struct gcr_dump *dump, int fd, const char *name, mode_t mode,
 		struct gcr_error *error)
 {
-	/* Group 0 may have members. */
+	/* Group 0 may have members, so a private place excludes the group. */
 	if (dump->is_private)
 		mode &= ~(mode_t)(S_IRWXG | S_IRWXO);
 	if (fchownat(fd, name, 0, gcr_dump_place_gid(dump), AT_SYMLINK_NOFOLLOW) < 0 ||
@@ -184,7 +189,7 @@ static int make_directory(const struct gcr_dump *dump, int fd, const char *name,
 
 /* ---- one GPU process ---- */
 
-/* Its VRAM is its owner's to change, as while it is frozen. */
+/* The owner may change VRAM, as while the process is frozen. */
 static int link_vram(const struct gcr_dump *dump, struct gcr_snapshot *snapshot, int root_fd,
 		     struct gcr_error *error)
 {
@@ -195,7 +200,7 @@ static int link_vram(const struct gcr_dump *dump, struct gcr_snapshot *snapshot,
 	if (!result && (fchown(vram_fd, gcr_dump_place_uid(dump), gcr_dump_place_gid(dump)) < 0 ||
 			fchmod(vram_fd, 0700) < 0))
 		result = fail(error, errno, VRAM_NAME);
-	/* What links to its files must not find them written to by somebody else's freeze. */
+	/* The place links to these files: the store must not reuse them for another freeze. */
 	gcr_snapshot_taint(snapshot);
 	for (size_t i = 0; i < gcr_snapshot_count(snapshot) && !result; i++) {
 		result = gcr_snapshot_link(snapshot, i, vram_fd, dump->place_hold.number);
@@ -243,7 +248,9 @@ int gcr_dump_check_frozen(const struct gcr_dump *dump, struct gcr_error *error)
 	return result;
 }
 
-/* The metadata that the freeze has written, checked; and the digests for the place. */
+/*
+ * Reads and checks the metadata that the freeze has written, and writes the digests for the place.
+ */
 static int take_metadata(const struct gcr_dump *dump, struct gcr_snapshot *snapshot, int root_fd,
 			 struct gcr_manifest **ret_manifest, struct gcr_error *error)
 {
@@ -263,7 +270,7 @@ static int take_metadata(const struct gcr_dump *dump, struct gcr_snapshot *snaps
 			error);
 	if (!result)
 		result = give(dump, root_fd, GCR_DIGESTS_NAME, PAPER_MODE, error);
-	/* Between the two somebody may have put another one there. */
+	/* Another manifest may have been put there between the two reads. */
 	if (!result && !gcr_digest_equal(&written, &manifest->digests))
 		result = gcr_error_set(error, EIO, "the manifest was changed meanwhile");
 	if (!result)
@@ -271,7 +278,7 @@ static int take_metadata(const struct gcr_dump *dump, struct gcr_snapshot *snaps
 	return result;
 }
 
-/* For what the driver alone has frozen, and for a root without a GPU. */
+/* For a process that the driver alone has frozen, and for a root without a GPU. */
 static int make_metadata(const struct gcr_dump *dump, const struct gcr_dump_member *member,
 			 struct gcr_process *process, int root_fd,
 			 struct gcr_manifest **ret_manifest, struct gcr_error *error)
@@ -315,7 +322,10 @@ static int make_metadata(const struct gcr_dump *dump, const struct gcr_dump_memb
 	return result;
 }
 
-/* Its GPU with this UUID, which it has from now on. NULL: the daemon knows no such GPU. */
+/*
+ * The manifest's entry for the GPU with this UUID, added if there was none. NULL: the daemon knows
+ * no such GPU.
+ */
 static struct gcr_manifest_gpu *have_gpu(const struct gcr_backend *backend,
 					 struct gcr_manifest *manifest,
 					 const struct gcr_gpus_reply *reply, const uint8_t *uuid)
@@ -341,7 +351,7 @@ static struct gcr_manifest_gpu *have_gpu(const struct gcr_backend *backend,
 	return NULL;
 }
 
-/* What has stayed in VRAM, which CRIU's plugin for the vendor takes along. */
+/* Adds the VRAM that remains on the GPUs, which CRIU's plugin for the vendor dumps. */
 static void add_kept(const struct gcr_backend *backend, pid_t pid, struct gcr_manifest *manifest,
 		     const struct gcr_gpus_reply *reply)
 {
@@ -356,7 +366,9 @@ static void add_kept(const struct gcr_backend *backend, pid_t pid, struct gcr_ma
 	}
 }
 
-/* VRAM that the driver itself will need on each GPU: a thaw elsewhere cannot find it out. */
+/*
+ * Adds the VRAM that the driver itself will need on each GPU; another machine cannot determine it.
+ */
 static int add_needs(const struct gcr_dump *dump, struct gcr_process *process,
 		     struct gcr_manifest *manifest, struct gcr_error *error)
 {
@@ -380,7 +392,7 @@ static int add_needs(const struct gcr_dump *dump, struct gcr_process *process,
 	return 0;
 }
 
-/* VRAM and digests of a member into @root_fd; its manifest is still to be written. */
+/* Writes a member's VRAM and digests into @root_fd, and returns its manifest, not written yet. */
 static int take_member(const struct gcr_dump *dump, const struct gcr_dump_member *member,
 		       int root_fd, struct gcr_manifest **ret_manifest, struct gcr_error *error)
 {
@@ -413,7 +425,7 @@ static int write_manifest(const struct gcr_dump *dump, int root_fd, struct gcr_m
 	return result ? result : give(dump, root_fd, GCR_MANIFEST_NAME, PAPER_MODE, error);
 }
 
-/* A GPU process that is not the root. */
+/* Writes the directory of a GPU process other than the root. */
 static int write_member(const struct gcr_dump *dump, const struct gcr_dump_member *member,
 			int processes_fd, struct gcr_tree_process *described,
 			struct gcr_error *error)
@@ -540,7 +552,7 @@ static int check_image(const struct gcr_dump *dump, const char *name, struct gcr
 	return 0;
 }
 
-/* By the pid that it has in its own namespace. */
+/* The image's name contains the pid that the process has in its own pid namespace. */
 static int check_core(const struct gcr_dump *dump, const struct gcr_dump_member *member,
 		      struct gcr_error *error)
 {

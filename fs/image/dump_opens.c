@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Looking at what the tree of a dump has open. Files are asked for by their names, and a user's own
- * filesystem need not answer: a thread does it, which is left behind where it does not end. The
- * number of these is bounded (fs/base/errand.h).
+ * Scans the files that the tree of a dump has open. Files are accessed by their names, and a user's
+ * own filesystem need not answer: so a thread does the scan, and is left behind if it does not end.
+ * The number of such threads is bounded (fs/base/errand.h).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,20 +23,20 @@
 #include "lib/clock.h"
 #include "lib/lock.h"
 
-/* What CRIU may take of unlinked files into its images. */
+/* The largest unlinked file that CRIU may copy into its images. */
 #define GHOST_BYTES_MAX	 (256ull << 20)
 #define PLUGIN_FILES_MAX 8
 
 #define LOOK_USEC (30 * GCR_USEC_PER_SEC)
-#define STOP_USEC (50 * GCR_USEC_PER_MSEC) /* between looks whether the verb is to stop */
+#define STOP_USEC (50 * GCR_USEC_PER_MSEC) /* between checks whether the verb is to stop */
 
-/* Shared by the verb and the thread: the last of them frees it. Nothing in it is of the dump. */
+/* Shared by the verb and the thread: the last user frees it. Contains no pointers into the dump. */
 struct job {
 	pthread_mutex_t lock;
 	pthread_cond_t done;
 	bool is_done;
-	bool is_left;		   /* by the verb */
-	struct gcr_errand *errand; /* NULL: it has ended, or has not begun */
+	bool is_left;		   /* the verb no longer waits */
+	struct gcr_errand *errand; /* NULL: ended, or not begun */
 	pid_t *pids;
 	size_t count;
 	char *plugin_files[PLUGIN_FILES_MAX + 1];
@@ -64,7 +64,10 @@ static void free_job(struct job *job)
 
 GCR_DEFINE_CLEANUP(struct job *, free_job);
 
-/* Beginnings of the links of files that CRIU's plugins see to; NULL ends the list. -ENOMEM. */
+/*
+ * Prefixes of the paths (link targets) of files that CRIU's plugins handle; NULL ends the list.
+ * -ENOMEM.
+ */
 static int list_plugin_files(const struct gcr_dump *dump, char *paths[PLUGIN_FILES_MAX + 1])
 {
 	const char *directory = dump->daemon->device_directory;
@@ -75,7 +78,7 @@ static int list_plugin_files(const struct gcr_dump *dump, char *paths[PLUGIN_FIL
 
 		if (!(dump->vendors & 1u << i) || !backend->criu_plugin)
 			continue;
-		/* All that the simulator has there. */
+		/* All files that the simulator has in its device directory. */
 		if (dump->daemon->options.simulator) {
 			if (asprintf(&paths[0], "%s/", directory) >= 0)
 				return 0;
@@ -113,7 +116,7 @@ static void *work(void *data)
 	return NULL;
 }
 
-/* Every one of its processes is, and in no container, whose root is somebody else. */
+/* Do all processes of the tree belong to root of the host? Root of a container does not count. */
 static bool is_roots_tree(const struct gcr_dump *dump)
 {
 	for (size_t i = 0; i < dump->count; i++)
@@ -159,7 +162,7 @@ static int make_job(struct gcr_dump *dump, struct job **ret_job)
 	return 0;
 }
 
-/* Signals are for the daemon's other threads. */
+/* Blocks all signals in the thread: other threads of the daemon handle them. */
 static int start_thread(struct job *job)
 {
 	sigset_t all, old;
@@ -175,7 +178,7 @@ static int start_thread(struct job *job)
 	return r;
 }
 
-/* Its end, or -ETIMEDOUT or -ECANCELED: then the job is the thread's. */
+/* Waits for the thread. -ETIMEDOUT, -ECANCELED: the thread owns the job then. */
 static int await(struct gcr_dump *dump, struct job *job)
 {
 	int64_t deadline_usec = gcr_clock_usec() + LOOK_USEC;
@@ -194,7 +197,7 @@ static int await(struct gcr_dump *dump, struct job *job)
 			result = -ETIMEDOUT;
 	}
 	job->is_left = result < 0;
-	/* Before the thread can return. */
+	/* Under the lock, before the thread can end. */
 	if (job->is_left)
 		gcr_errand_leave(job->errand);
 	pthread_mutex_unlock(&job->lock);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Whose the processes of a tree are that is dumped, and whose the dump is. A process can become
- * another user's at any moment until CRIU holds the tree, by executing a set-user-ID program for
- * one. So all of a process's ids are read at one moment, what the root's may read is kept from the
- * first time, and a second look, at a tree that stands still, has to find the same.
+ * The owner of a dumped tree, and of the dump. A process can change its user at any moment until
+ * CRIU holds the tree, for instance by executing a set-user-ID program. So all ids of a process are
+ * read at one moment, the rights of the root of the tree are kept from the first check, and a
+ * second check of the stopped tree must find the same.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -32,7 +32,10 @@ static void finish_ids(struct ids *ids)
 	gcr_file_rights_destroy(ids->rights);
 }
 
-/* From one text, which the kernel makes of one set of credentials. */
+/*
+ * Reads all ids from one text, which the kernel makes from one set of credentials. -EIO, -ENOMEM,
+ * ...
+ */
 static int read_ids(pid_t pid, struct ids *ids)
 {
 	_cleanup_free_ char *text = NULL;
@@ -58,7 +61,7 @@ static bool are_all(const uid_t ids[3], uid_t id)
 	return ids[0] == id && ids[1] == id && ids[2] == id;
 }
 
-/* Capabilities of another user namespace are none here. */
+/* 1, 0, -errno. Capabilities in another user namespace have no effect in ours. */
 static int is_in_our_user_namespace(pid_t pid)
 {
 	_cleanup_close_ int fd = -1;
@@ -72,7 +75,7 @@ static int is_in_our_user_namespace(pid_t pid)
 	return ours.st_dev == its.st_dev && ours.st_ino == its.st_ino;
 }
 
-/* The same process as when the tree was listed; its number may be another's by now. */
+/* Is the pid still that of the process that was listed? */
 static bool is_still(const struct gcr_dump_member *member)
 {
 	return member->pidfd >= 0 &&
@@ -80,9 +83,10 @@ static bool is_still(const struct gcr_dump_member *member)
 }
 
 /*
- * Is this one the user's whom the tree's root belongs to, with no more rights than he has? One that
- * has another's rights is root's for gcr_proc_owner(), for it is not dumpable, but it can make
- * itself so. 1, 0, -errno.
+ * Does this process belong to the owner of the tree's root, with no more rights than the writer?
+ * For a process with another user's rights gcr_proc_owner() returns root, because such a process is
+ * not dumpable; but the process can make itself dumpable, so its ids are compared as well. 1, 0,
+ * -errno.
  */
 static int is_of_owner(const struct gcr_dump *dump, pid_t pid, const struct ids *ids)
 {
@@ -101,7 +105,10 @@ static int is_of_owner(const struct gcr_dump *dump, pid_t pid, const struct ids 
 	return result < 0 ? result : !result;
 }
 
-/* 1, 0, -errno. *ret_rights: what it may read; NULL: it has ended. */
+/*
+ * Does the member belong to the owner? 1, 0, -errno; also 1 if it has ended. *ret_rights: its
+ * rights; NULL: it has ended.
+ */
 static int check_member(const struct gcr_dump *dump, const struct gcr_dump_member *member,
 			struct gcr_file_rights **ret_rights)
 {
@@ -109,13 +116,13 @@ static int check_member(const struct gcr_dump *dump, const struct gcr_dump_membe
 	int result;
 
 	*ret_rights = NULL;
-	/* The root's ids are asked for in any case. */
+	/* The ids of the root are read even if it is a zombie. */
 	if (member != dump->members && (member->proc.state == 'Z' || member->proc.state == 'X'))
 		return 1;
 	result = read_ids(member->proc.pid, &ids);
 	if (!result)
 		result = is_of_owner(dump, member->proc.pid, &ids);
-	/* After that: else the answer may be about another one. */
+	/* Checked after reading the ids: if the pid has been reused, they are another process's. */
 	if (!is_still(member))
 		return 1;
 	if (result >= 0)
@@ -154,7 +161,7 @@ static int fail_changed(const struct gcr_dump *dump, struct gcr_error *error)
 			     (int)dump->members[0].proc.pid);
 }
 
-/* The root's, from the first time on: files have been read with them since. */
+/* Keeps the root's rights of the first check: files have been read with these rights since. */
 static int keep_rights(struct gcr_dump *dump, struct gcr_file_rights **rights,
 		       struct gcr_error *error)
 {
@@ -170,7 +177,7 @@ static int keep_rights(struct gcr_dump *dump, struct gcr_file_rights **rights,
 	return 0;
 }
 
-/* All of it is to be dumped, and nobody can be left out. */
+/* All processes of the tree have to be dumped, so one of another user prevents the dump. */
 int gcr_dump_check_owner(struct gcr_dump *dump, struct gcr_error *error)
 {
 	bool is_root = gcr_command_is_root(dump->task->command);
@@ -192,7 +199,10 @@ int gcr_dump_check_owner(struct gcr_dump *dump, struct gcr_error *error)
 					     "process %d of the tree belongs to another user, or "
 					     "has rights that you have not",
 					     (int)pid);
-		/* Root may dump them together; nobody else reads that, then. */
+		/*
+		 * Root may dump processes of several users together; the place is then readable for
+		 * root only.
+		 */
 		if (!is_its)
 			dump->is_of_several = true;
 		if (!i)

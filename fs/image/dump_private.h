@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of the dump share: one dump, on the thread of the first of its tasks. */
+/*
+ * State and functions that the files of the dump share. One dump runs on the thread of its first
+ * task.
+ */
 #ifndef GCR_FS_IMAGE_DUMP_PRIVATE_H
 #define GCR_FS_IMAGE_DUMP_PRIVATE_H
 
@@ -29,35 +32,41 @@ struct gcr_dump {
 	struct gcr_task *task;
 	struct gcr_daemon *daemon;
 	pid_t root;
-	struct gcr_dump_member *members; /* the root first */
+	struct gcr_dump_member *members; /* the root of the tree first */
 	size_t count;
-	uid_t uid; /* the root's */
+	uid_t uid; /* of the root of the tree */
 	gid_t gid;
 	struct gcr_place_hold place_hold;
-	struct gcr_file_rights *first_rights; /* the root's as they were first; NULL: not seen */
-	/* The same of the owner, who reads what is written; NULL: root, or it is for root alone. */
+	struct gcr_file_rights *first_rights; /* the root's, as first read; NULL: not read yet */
+	/*
+	 * The rights of the owner, who may read the images. NULL: the owner is root, or the place
+	 * is for root alone.
+	 */
 	const struct gcr_file_rights *owner_rights;
-	bool is_private;    /* for root alone */
-	bool is_of_several; /* users, or with others' rights: the place is root's, and private */
+	bool is_private;    /* readable for root alone */
+	bool is_of_several; /* of several users, or with others' rights: root owns the place */
 	struct gcr_opens *opens;
 	unsigned int criu_version;
-	unsigned int vendors; /* whose GPUs the tree uses: bit N, that of gcr_backends[N] */
-	/* What stays in VRAM and is dumped by CRIU's plugins; NULL: nobody has any. */
+	unsigned int vendors; /* whose GPUs the tree uses: bit N, the vendor of gcr_backends[N] */
+	/*
+	 * GPU usage when all were frozen: VRAM that remains, and that CRIU's plugins dump. NULL:
+	 * not asked yet.
+	 */
 	struct gcr_gpus_reply *kept;
-	struct gcr_room *room; /* for what CRIU writes, until the place has an account of its own */
+	struct gcr_room *room; /* for CRIU's images, until the place is accounted for itself */
 	uint64_t room_bytes;
-	uint64_t contents_bytes; /* of files without a name, as of the last look */
+	uint64_t contents_bytes; /* of unlinked files, as of the last scan */
 	uint64_t contents_count;
 	uint64_t kept_bytes; /* in VRAM, for CRIU's plugins */
 
-	char name[GCR_PLACE_NAME_BYTES]; /* the place's */
-	int place_fd;			 /* its directory, not yet under its name; -1: none */
-	int root_fd;			 /* `snapshot` in it */
-	int images_fd;			 /* `criu` in that */
-	int work_fd;			 /* where CRIU's log is; -1: not yet */
-	char *cgroup; /* the one that the tree was restored into, once it is published; or NULL */
+	char name[GCR_PLACE_NAME_BYTES]; /* of the place */
+	int place_fd;			 /* the place's directory before publication; -1: none */
+	int root_fd;			 /* `snapshot` in that directory */
+	int images_fd;			 /* `criu` in `snapshot` */
+	int work_fd;			 /* directory of CRIU's log; -1: not open yet */
+	char *cgroup; /* of an earlier restore of this tree; set by publishing; or NULL */
 
-	/* Digests of the files that the tree has open, made while CRIU works. */
+	/* Digests of the files that the tree has open, made by a thread while CRIU works. */
 	struct gcr_file_identity *files;
 	size_t files_count;
 	pthread_t reader;
@@ -72,7 +81,7 @@ static inline void gcr_dump_set_phase(struct gcr_dump *dump, const char *phase)
 	atomic_store(&dump->task->phase, phase);
 }
 
-/* -ECANCELED, without words: the verb is to stop. */
+/* -ECANCELED, without a message, if the verb has been asked to stop; else 0. */
 static inline int gcr_dump_stopped(struct gcr_dump *dump, struct gcr_error *error)
 {
 	if (!gcr_task_stopped(dump->task))
@@ -81,56 +90,62 @@ static inline int gcr_dump_stopped(struct gcr_dump *dump, struct gcr_error *erro
 	return -ECANCELED;
 }
 
-/* ---- dump_tree.c: the tree, and what stands in the way ---- */
+/* ---- dump_tree.c: the tree, and what prevents a dump ---- */
 
-/* The members as they are now. */
+/* Fills in the members: the processes that the tree has now. Also sets uid and gid. */
 int gcr_dump_find_tree(struct gcr_dump *dump, struct gcr_error *error);
 /*
- * The tasks are for all GPU processes of the tree and no others: -EBUSY, one has been started, or
- * has left the tree.
+ * Checks that the tasks are those of all GPU processes of the tree and of no others. -EBUSY: a GPU
+ * process has been started, or has left the tree. -EOPNOTSUPP: a main thread has ended.
  */
 int gcr_dump_check_members(const struct gcr_dump *dump, struct gcr_error *error);
-/* CRIU says that it has left all of it stopped: wait until it is, and find it again. -EIO. */
+/*
+ * CRIU has reported that it stopped the whole tree: wait until each process is stopped, and list
+ * the tree again. -EIO: a process is not stopped in time.
+ */
 int gcr_dump_await_stop(struct gcr_dump *dump, struct gcr_error *error);
-/* -EBUSY, -EOPNOTSUPP, ... */
+/* Can this tree be dumped by this writer? -EBUSY, -EOPNOTSUPP, -EPERM, ... */
 int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error);
 /*
- * Memory that CRIU will write, a bound from above, and about how many images there will be: a file
- * in the store takes a huge page at least.
+ * An upper bound of the memory that CRIU will write, and the approximate number of images: each
+ * file in the store takes at least one huge page.
  */
 int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, uint64_t *ret_images,
 		    struct gcr_error *error);
-/* All of them go on that may have been stopped by CRIU. */
+/* Continues (SIGCONT) all processes that CRIU may have stopped. */
 void gcr_dump_let_run(struct gcr_dump *dump);
-/* Has the root ended? */
 bool gcr_dump_root_has_ended(const struct gcr_dump *dump);
 /*
- * All of them end, every one before its parent: a next daemon that finds the root alive finds all
- * that are left. Returns when they have ended. -ETIMEDOUT.
+ * Kills all processes, each before its parent, so that a next daemon that finds the root alive
+ * finds all that remain. Returns when they have ended. -ETIMEDOUT.
  */
 int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error);
 void gcr_dump_forget_tree(struct gcr_dump *dump);
 
-/* ---- dump_owner.c: whose it is ---- */
+/* ---- dump_owner.c: the owner of the tree ---- */
 
 /*
- * All of them belong to the writer, if that is not root, and have no more rights: else -EPERM.
- * Where root dumps several users' processes the place is root's. Sets dump->owner_rights; called
- * again when the tree stands still, to find the same: else -EPERM.
+ * Unless the writer is root, all processes must belong to the writer and have no further rights:
+ * else -EPERM. If root dumps processes of several users, root owns the place. Sets
+ * dump->owner_rights. Called again when the tree is stopped: the rights must not have changed, else
+ * -EPERM.
  */
 int gcr_dump_check_owner(struct gcr_dump *dump, struct gcr_error *error);
-/* What is written is for root alone: of several users, or with what the owner may not read. */
+/*
+ * Makes the place readable for root alone: the tree is of several users, or the place contains data
+ * that the owner may not read.
+ */
 void gcr_dump_make_private(struct gcr_dump *dump);
-/* Whom the place and what is in it belong to. */
+/* The owner and group of the place and its contents. */
 uid_t gcr_dump_place_uid(const struct gcr_dump *dump);
 gid_t gcr_dump_place_gid(const struct gcr_dump *dump);
 
 /* ---- dump_opens.c: what the tree has open ---- */
 
 /*
- * gcr_opens_scan() of the tree, for the caller to destroy. It asks filesystems that may be the
- * tree's own: -ETIMEDOUT: one has not answered in time; -ECANCELED: the verb is to stop, without
- * words; -EBUSY: earlier looks still wait.
+ * gcr_opens_scan() of the tree; the caller destroys the result. The scan accesses filesystems that
+ * may be the tree's own. -ETIMEDOUT: a filesystem has not answered in time; -ECANCELED, without a
+ * message: the verb has been asked to stop; -EBUSY: earlier scans still wait.
  */
 int gcr_dump_look_at_opens(struct gcr_dump *dump, struct gcr_opens **ret_opens,
 			   struct gcr_error *error);
@@ -138,39 +153,47 @@ int gcr_dump_look_at_opens(struct gcr_dump *dump, struct gcr_opens **ret_opens,
 /* ---- dump_criu.c ---- */
 
 /*
- * Until all images are written, and CRIU holds the tree and waits: *ret_job. -ECANCELED, -ENOSPC,
- * -EDQUOT, -EIO, ..., with words: CRIU has ended, and the tree goes on.
+ * Starts CRIU and waits until all images are written; CRIU then holds the tree stopped and waits
+ * for an answer: *ret_job. -ECANCELED, -ENOSPC, -EDQUOT, -EIO, ..., which set @error: CRIU has
+ * ended, and the tree continues to run.
  */
 int gcr_dump_run_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job,
 		      struct gcr_error *error);
 /*
- * With a yes it ends the tree (but with `leave`), and with a no all go on. An error: it may not
- * have done what it was told.
+ * Answers CRIU: on yes CRIU ends the tree (with `leave` it does not), on no all processes continue.
+ * An error: CRIU may not have done that.
  */
 int gcr_dump_answer_criu(struct gcr_dump *dump, struct gcr_criu_job *job, bool is_yes,
 			 struct gcr_error *error);
-/* The place is the process, and has its log. */
+/* Moves the log from the process to the place, which now stands for the process. */
 void gcr_dump_hand_log_on(const struct gcr_dump *dump);
 
-/* ---- dump_metadata.c: what goes into the place besides CRIU's images ---- */
+/* ---- dump_metadata.c: the contents of the place besides CRIU's images ---- */
 
-/* -EBUSY: one of them has been frozen in a way that cannot be dumped. */
+/* -EBUSY: a process has been frozen in a way that cannot be dumped. */
 int gcr_dump_check_frozen(const struct gcr_dump *dump, struct gcr_error *error);
 
-/* Begin to read the files that are open, and wait for the end of that. */
+/* Starts the thread that reads and digests the open files. */
 int gcr_dump_begin_reading(struct gcr_dump *dump, struct gcr_error *error);
-/* -ECANCELED: the verb is to stop. Not waited for is a file system that does not answer then. */
+/*
+ * Waits for that thread. -ECANCELED, without a message: the verb has been asked to stop. A
+ * filesystem that does not answer is then not waited for.
+ */
 int gcr_dump_end_reading(struct gcr_dump *dump, struct gcr_error *error);
 
 /*
- * CRIU has ended: VRAM (by hard links), the metadata of every GPU process, and last the manifest.
+ * Called when all images are written: adds VRAM (as hard links), the metadata of every GPU process,
+ * and last the manifest.
  */
 int gcr_dump_write_metadata(struct gcr_dump *dump, struct gcr_error *error);
 
-/* What CRIU says to have written is there: the tree's list, and an image of every member. -EIO. */
+/*
+ * Checks that CRIU has written the images that it reports: its inventory, the list of the tree, and
+ * one of each member. -EIO.
+ */
 int gcr_dump_check_images(const struct gcr_dump *dump, struct gcr_error *error);
 
-/* The first of the tasks' processes with this pid, NULL: it uses no GPU. */
+/* The process with this pid among the tasks' processes; NULL: the process uses no GPU. */
 struct gcr_process *gcr_dump_gpu_process(const struct gcr_dump *dump, pid_t pid);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a daemon that died in a dump has left: a CRIU at work, a tree that is stopped, a place whose
- * tree lives yet. Whose it is stands in the directory of the place, published or not.
+ * Recovers from a daemon that died during a dump: a CRIU at work, a stopped tree, a place whose
+ * tree still lives. The process that a place was made of is recorded in the place's directory,
+ * published or not.
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -16,6 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "criu-glue/criu.h"
 #include "fs/base/log.h"
 #include "fs/image/dump.h"
 #include "fs/image/dump_private.h"
@@ -25,15 +27,16 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* The descriptor by which CRIU has the directory of its images: see criu-glue/criu.c. */
-#define IMAGES_FD	3
-/* So long it may take to let go of the tree once it cannot write any more. */
+/* Time that CRIU gets to release the tree once it cannot write any more. */
 #define CRIU_GRACE_MSEC 10000
 #define CRIU_KILL_MSEC	5000
 
 /* ---- CRIU ---- */
 
-/* Others' processes are not CRIU, and can keep those waiting that look at them. */
+/*
+ * Is @pid a CRIU at work in the directory @images? Processes of other users are not CRIU, and
+ * looking at them can block.
+ */
 static bool works_in(pid_t pid, const struct stat *images)
 {
 	struct gcr_proc_status status;
@@ -43,12 +46,12 @@ static bool works_in(pid_t pid, const struct stat *images)
 	if (gcr_proc_status(pid, &status) < 0 || status.real_uid != getuid())
 		return false;
 
-	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, IMAGES_FD);
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, GCR_CRIU_IMAGES_FD);
 	return !stat(path, &stat_buffer) && stat_buffer.st_dev == images->st_dev &&
 	       stat_buffer.st_ino == images->st_ino;
 }
 
-/* As gcr_criu_stop() does, but it is not our child. */
+/* Ends CRIU as gcr_criu_stop() does, but CRIU is not our child here. */
 static void end_criu(pid_t pid, const struct stat *images)
 {
 	_cleanup_close_ int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
@@ -66,7 +69,7 @@ static void end_criu(pid_t pid, const struct stat *images)
 		gcr_log(LOG_ERR, pid, "criu does not end");
 }
 
-/* Also what it has started. */
+/* Ends CRIU, and processes that CRIU has started, at work in this place. */
 static void end_criu_of(int place_fd)
 {
 	_cleanup_closedir_ DIR *dir = opendir("/proc");
@@ -85,7 +88,7 @@ static void end_criu_of(int place_fd)
 
 /* ---- the tree ---- */
 
-/* As it is now. -ESRCH: it has ended. */
+/* Lists the tree as it is now. -ESRCH: the tree has ended. */
 static int find_tree(struct gcr_dump *dump, pid_t root, uint64_t start_ticks)
 {
 	struct gcr_error error;
@@ -112,7 +115,7 @@ static void let_run(pid_t root, uint64_t start_ticks)
 	gcr_dump_forget_tree(&dump);
 }
 
-/* 0: it has ended. */
+/* 0: the tree has ended. */
 static int end_tree(pid_t root, uint64_t start_ticks)
 {
 	struct gcr_error error;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The processes of a tree that is dumped, from its beginning to its end. */
+/* The processes of a dumped tree: listing, checks, stopping, ending. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -18,11 +18,13 @@
 #include "lib/proc_file.h"
 #include "lib/proc_source.h"
 
-/* What has been killed is gone when the kernel has freed its memory. */
+/* A killed process has ended only when the kernel has freed its memory. */
 #define END_USEC       (60 * GCR_USEC_PER_SEC)
-/* What has been told to stop does so when it returns from the kernel. */
+/* A process stops when it returns from the kernel. */
 #define STOP_USEC      (5 * GCR_USEC_PER_SEC)
 #define STOP_LOOK_USEC 1000
+/* The threads of an exiting process end when each has seen the exit. */
+#define EXIT_MSEC      300
 
 static void close_members(struct gcr_dump_member *members, size_t count)
 {
@@ -57,7 +59,10 @@ int gcr_dump_find_tree(struct gcr_dump *dump, struct gcr_error *error)
 	}
 	for (size_t i = 0; i < count && !result; i++) {
 		result = gcr_proc_open(found[i].pid, found[i].start_ticks, &members[i].pidfd);
-		/* One that has ended by now needs none; any other could not be ended without. */
+		/*
+		 * A process that has ended by now needs no pidfd; any other could not be ended
+		 * without one.
+		 */
 		if (result == -ESRCH)
 			result = 0;
 	}
@@ -92,7 +97,7 @@ static bool has_ended(const struct gcr_dump_member *member)
 	return member->proc.state == 'Z' || member->proc.state == 'X';
 }
 
-/* It has opened a GPU since the verb was written. */
+/* Has the process opened a GPU since the verb was written? */
 static bool is_new_gpu_process(const struct gcr_dump *dump, const struct gcr_dump_member *member)
 {
 	struct gcr_process *process;
@@ -106,15 +111,45 @@ static bool is_new_gpu_process(const struct gcr_dump *dump, const struct gcr_dum
 	return is_new;
 }
 
-/* CRIU takes such a process for one that has ended, and its other threads would be ended with it.
+/* Has only the main thread ended, or is it about to? 1, 0, -errno. */
+static int has_lost_main_thread(const struct gcr_dump_member *member)
+{
+	struct gcr_proc_stat stat;
+	int result = gcr_proc_stat(member->proc.pid, &stat);
+
+	if (!result && stat.start_ticks == member->proc.start_ticks &&
+	    (stat.is_exiting || stat.state == 'Z' || stat.state == 'X')) {
+		result = gcr_proc_is_ending(member->proc.pid);
+		result = result < 0 ? result : !result;
+	}
+	return result == -ESRCH ? 0 : result;
+}
+
+/*
+ * The same after a moment: when the whole process exits, the other threads soon follow the main
+ * thread.
+ */
+static int lacks_main_thread(const struct gcr_dump_member *member)
+{
+	struct pollfd end = {.fd = member->pidfd, .events = POLLIN};
+	int result = has_lost_main_thread(member);
+
+	if (result > 0 && poll(&end, 1, EXIT_MSEC) != 1)
+		return has_lost_main_thread(member);
+	return result < 0 ? result : 0;
+}
+
+/*
+ * CRIU takes a process without a main thread for one that has ended, and its other threads would be
+ * lost.
  */
 static int check_main_threads(const struct gcr_dump *dump, struct gcr_error *error)
 {
 	for (size_t i = 0; i < dump->count; i++) {
 		const struct gcr_dump_member *member = &dump->members[i];
-		int result = has_ended(member) ? gcr_proc_is_ending(member->proc.pid) : 1;
+		int result = lacks_main_thread(member);
 
-		if (!result)
+		if (result > 0)
 			return gcr_error_set(error, EOPNOTSUPP,
 					     "the main thread of process %d has ended, and other "
 					     "threads go on: CRIU cannot dump that",
@@ -122,6 +157,10 @@ static int check_main_threads(const struct gcr_dump *dump, struct gcr_error *err
 		if (gcr_proc_is_silent(result))
 			return gcr_error_set(error, ETIMEDOUT, "process %d " GCR_PROC_SILENT_WORDS,
 					     (int)member->proc.pid);
+		if (result < 0)
+			return gcr_error_set(error, -result,
+					     "the threads of process %d cannot be looked at: %s",
+					     (int)member->proc.pid, strerror(-result));
 	}
 	return 0;
 }
@@ -148,7 +187,10 @@ int gcr_dump_check_members(const struct gcr_dump *dump, struct gcr_error *error)
 	return 0;
 }
 
-/* CRIU lets go of a process before that obeys its signal. */
+/*
+ * Waits until the process is stopped: CRIU detaches from a process before the process has acted on
+ * its stop signal.
+ */
 static int await_stop_of(const struct gcr_dump_member *member, int64_t until_usec,
 			 struct gcr_error *error)
 {
@@ -171,7 +213,10 @@ int gcr_dump_await_stop(struct gcr_dump *dump, struct gcr_error *error)
 	size_t count;
 	int result;
 
-	/* What they had made before they stopped is found then, and nothing more is made. */
+	/*
+	 * Processes that were started before their parents stopped are found by another pass;
+	 * stopped processes start no others.
+	 */
 	do {
 		count = dump->count;
 		for (size_t i = 0; i < count; i++) {
@@ -184,9 +229,9 @@ int gcr_dump_await_stop(struct gcr_dump *dump, struct gcr_error *error)
 	return result;
 }
 
-/* ---- what stands in the way ---- */
+/* ---- obstacles to a dump ---- */
 
-/* Which container engine has made it, by the name of its cgroup. */
+/* The container engine that made the cgroup, by the cgroup's name. */
 static const char *engine_of(const char *cgroup)
 {
 	static const struct {
@@ -223,7 +268,7 @@ static int check_namespace(const struct gcr_dump *dump, const char *cgroup, stru
 			     (int)root, engine_of(cgroup));
 }
 
-/* The unit would be started again by systemd: two of it would run. */
+/* Systemd would start the service again, and there would be two of it. */
 static int check_unit(const struct gcr_dump *dump, const char *cgroup, struct gcr_error *error)
 {
 	static const char suffix[] = ".service";
@@ -243,7 +288,7 @@ static int check_unit(const struct gcr_dump *dump, const char *cgroup, struct gc
 		(int)dump->members[0].proc.pid, unit);
 }
 
-/* Who is stopped cannot wait for CRIU. */
+/* A stopped daemon could not wait for CRIU. */
 static int check_daemon(const struct gcr_dump *dump, struct gcr_error *error)
 {
 	for (size_t i = 0; i < dump->count; i++)
@@ -297,7 +342,7 @@ int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error)
 	return result;
 }
 
-/* ---- its memory ---- */
+/* ---- the memory of the tree ---- */
 
 static uint64_t number_of(const char *text, const char *key)
 {
@@ -309,9 +354,9 @@ static uint64_t number_of(const char *text, const char *key)
 	return number;
 }
 
-/* Each thread has an image, and each process some more of its own. */
+/* Besides one image of each thread. */
 #define IMAGES_OF_PROCESS 10
-/* And the tree. */
+/* Images of the tree as a whole. */
 #define IMAGES_OF_TREE	  12
 
 int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, uint64_t *ret_images,
@@ -331,7 +376,7 @@ int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, uint64_t *
 		if (result < 0)
 			return gcr_error_set(error, -result, "the memory of process %d: %s",
 					     (int)dump->members[i].proc.pid, strerror(-result));
-		/* Pages that a fork shares are written for each. */
+		/* A page that processes share after a fork is written once for each of them. */
 		kib += number_of(text, "\nAnonymous:") + number_of(text, "\nPss_Shmem:") +
 		       number_of(text, "\nSwap:");
 		if (!gcr_proc_read(dump->members[i].proc.pid, "status", &status, NULL))
@@ -343,7 +388,7 @@ int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, uint64_t *
 	return 0;
 }
 
-/* ---- its end ---- */
+/* ---- the end of the tree ---- */
 
 static void send_signal(const struct gcr_dump_member *member, int number)
 {
@@ -355,7 +400,7 @@ void gcr_dump_let_run(struct gcr_dump *dump)
 {
 	struct gcr_error unused;
 
-	/* With what has been made since; else those that are known. */
+	/* Lists the tree again, for new processes; if that fails, the known ones are continued. */
 	gcr_dump_find_tree(dump, &unused);
 	for (size_t i = dump->count; i-- > 0;)
 		send_signal(&dump->members[i], SIGCONT);
@@ -369,8 +414,8 @@ bool gcr_dump_root_has_ended(const struct gcr_dump *dump)
 }
 
 /*
- * A CRIU that has failed may have let them go on, and what they make then has to end, too. Whoever
- * cannot be listed any more has ended.
+ * Stops the tree. A CRIU that has failed may have continued the processes, and processes that they
+ * start then must be ended too. A tree that cannot be listed any more has ended.
  */
 static void stop_all(struct gcr_dump *dump)
 {
@@ -391,7 +436,7 @@ int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error)
 	int64_t until_usec = gcr_clock_usec() + END_USEC;
 
 	stop_all(dump);
-	/* Children first: as long as the root is alive a next daemon finds all that are left. */
+	/* Children first: a next daemon that finds the root alive then finds all that remain. */
 	for (size_t i = dump->count; i-- > 0;)
 		send_signal(&dump->members[i], SIGKILL);
 	for (size_t i = 0; i < dump->count; i++) {

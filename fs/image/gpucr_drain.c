@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-drain: the words that come from descriptors 1 and up, terminals' masters, sockets and
- * pipes, are appended to descriptor 0, a log that keeps the last of them, until no program can send
- * any more. It goes into the background at once, as two processes: a pipe that has lost its reader
- * would end the program that writes into it, so the first one starts the second again.
+ * gpucr-drain: copies the output that arrives at descriptors 1 and up (masters of terminals,
+ * sockets and pipes) to descriptor 0, a log of limited size that keeps the last part, until no
+ * program can write any more. Goes into the background at once, as two processes: a pipe that has
+ * lost its reader would kill the program that writes to it, so the first process restarts the
+ * second.
  */
 #include <errno.h>
 #include <poll.h>
@@ -27,7 +28,7 @@
 static char buffer[BUFFER_BYTES];
 static char kept[GCR_DRAIN_KEPT_BYTES];
 
-/* A full disk loses words, and must not stop the program that says them. */
+/* On a full disk output is lost: the program that writes it must not be stopped. */
 static void append(const char *bytes, size_t size)
 {
 	while (size) {
@@ -42,7 +43,10 @@ static void append(const char *bytes, size_t size)
 	}
 }
 
-/* The last part stays, from the beginning of a line on. Only this process writes there. */
+/*
+ * Shortens the log if @bytes more would exceed the limit: the last part stays, from the beginning
+ * of a line on. Only this process writes to the log.
+ */
 static void make_room(size_t bytes)
 {
 	struct stat stat;
@@ -62,7 +66,7 @@ static void make_room(size_t bytes)
 	append(line, (size_t)(kept + got - line));
 }
 
-/* False: nothing comes from there any more. */
+/* Copies available output. False: the source is at its end. */
 static bool drain(int fd)
 {
 	ssize_t got = read(fd, buffer, sizeof(buffer));
@@ -91,7 +95,7 @@ static void drain_all(struct pollfd *sources, nfds_t count)
 	}
 }
 
-/* Those that we were given, which have the lowest numbers. */
+/* The descriptors that this program was given: they are numbered consecutively from FIRST. */
 static struct pollfd *find_sources(nfds_t *ret_count)
 {
 	struct pollfd *sources = NULL;
@@ -111,7 +115,10 @@ static struct pollfd *find_sources(nfds_t *ret_count)
 	return sources;
 }
 
-/* Again and again until it has ended by itself; each time from where the one before was killed. */
+/*
+ * Forks the process that copies, again whenever that process was killed by a signal, until it has
+ * ended by itself. Each process continues where the one before was killed.
+ */
 static void keep_draining(struct pollfd *sources, nfds_t count)
 {
 	int status;
@@ -126,7 +133,10 @@ static void keep_draining(struct pollfd *sources, nfds_t count)
 	} while (WIFSIGNALED(status));
 	if (pid > 0)
 		return;
-	/* It goes on without: a program must not stop because its words are not drained. */
+	/*
+	 * An error of gcr_confine() is ignored: a program must not block because its output is not
+	 * read.
+	 */
 	gcr_confine(GCR_CONFINE_DRAIN, NULL);
 	drain_all(sources, count);
 }
@@ -139,7 +149,7 @@ int main(void)
 
 	if (pid)
 		return pid < 0;
-	/* The signals of a terminal or a service that is stopped are for others. */
+	/* Signals from a terminal or from stopping a service are meant for other processes. */
 	signal(SIGHUP, SIG_IGN);
 	signal(SIGINT, SIG_IGN);
 	signal(SIGPIPE, SIG_IGN);

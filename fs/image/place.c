@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The list of places, and what they were and have become. */
+/* The list of places, their states, and their publication. */
 #include "fs/image/place.h"
 
 #include <errno.h>
@@ -24,14 +24,14 @@
 #include "lib/lock.h"
 
 #define PLACES_MAX  1024
-#define PLACES_ROOT 64 /* of these: users leave them to root */
+#define PLACES_ROOT 64 /* of these: reserved for root */
 
 struct gcr_places {
 	struct gcr_daemon *daemon;
-	pthread_mutex_t lock; /* guards the list; held while one is made */
+	pthread_mutex_t lock; /* guards the list; held while a place is made */
 	struct gcr_place *list;
 	size_t count;
-	size_t begun; /* by dumps, and not yet in the list */
+	size_t begun; /* places of dumps that are not in the list yet */
 	uint32_t last_serial;
 };
 
@@ -51,7 +51,7 @@ void gcr_place_unref(struct gcr_place *place)
 	if (place->fd >= 0)
 		close(place->fd);
 	gcr_quota_release(&place->charge);
-	/* Where children of it live on, it stays for them. */
+	/* A cgroup with remaining child processes is not removed. */
 	if (place->cgroup)
 		gcr_restored_cgroup_remove(place->cgroup);
 	free(place->cgroup);
@@ -61,20 +61,20 @@ void gcr_place_unref(struct gcr_place *place)
 
 GCR_DEFINE_CLEANUP(struct gcr_place *, gcr_place_unref);
 
-/* Whose the lines are in a log that has room for each user. */
+/* The owner of the place's lines in an event log, which has room for each user. */
 static uid_t event_owner(const struct gcr_place *place)
 {
 	return gcr_quota_owner(place->daemon->quota, place->stat.st_uid);
 }
 
-/* Both logs: its own, and the daemon's, which outlives it. */
+/* Appends to both logs: the place's, and the daemon's, which outlives the place. */
 #define TELL(place, ...)                                                                           \
 	do {                                                                                       \
 		gcr_event_log_append((place)->events, __VA_ARGS__);                                \
 		gcr_event_log_append_of((place)->daemon->events, event_owner(place), __VA_ARGS__); \
 	} while (0)
 
-/* Lock: places. */
+/* The place with this name, or NULL. Lock: places. */
 static struct gcr_place *find_locked(const struct gcr_places *places, const char *name)
 {
 	struct gcr_place *place = places->list;
@@ -84,9 +84,9 @@ static struct gcr_place *find_locked(const struct gcr_places *places, const char
 	return place;
 }
 
-/* ---- where it comes from, for a next daemon ---- */
+/* ---- the origin of a place, for a next daemon ---- */
 
-/* What was dumped here, by the file that says so; what users have brought has none. */
+/* Reads the file `origin`, which a dump writes; places that users have made have none. */
 static enum gcr_state read_origin(struct gcr_place *place)
 {
 	struct gcr_place_origin_file file;
@@ -99,7 +99,7 @@ static enum gcr_state read_origin(struct gcr_place *place)
 	place->origin = file.origin;
 	place->origin.uid = place->stat.st_uid;
 	place->origin.gid = place->stat.st_gid;
-	/* gcr_restores_recover() sees to it. */
+	/* gcr_restores_recover() will deal with the place. */
 	if (file.made.progress != GCR_PLACE_IDLE)
 		return GCR_STATE_RESTORING;
 	return file.origin.pid ? GCR_STATE_DUMPED : GCR_STATE_INCOMING;
@@ -130,7 +130,7 @@ int gcr_place_read_mark(struct gcr_place *place, struct gcr_place_made *ret_made
 	return 0;
 }
 
-/* Of what is in the store under this name. Lock: places. */
+/* Adds the place that the store has under this name to the list. Lock: places. */
 static int add_locked(struct gcr_places *places, const char *name, struct gcr_place **ret_place)
 {
 	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = calloc(1, sizeof(*place));
@@ -213,7 +213,10 @@ void gcr_places_destroy(struct gcr_places *places)
 
 		places->list = place->next;
 		gcr_store_close_place(place->folder);
-		/* What has been restored lives on without us, and nobody is to wait for its end. */
+		/*
+		 * The restored tree outlives the daemon: do not wait for its end by removing its
+		 * cgroup.
+		 */
 		if (place->cgroup && gcr_restored_cgroup_is_used(place->cgroup)) {
 			free(place->cgroup);
 			place->cgroup = NULL;
@@ -224,7 +227,10 @@ void gcr_places_destroy(struct gcr_places *places)
 	free(places);
 }
 
-/* May this user have one more? Lock: places. With words: -ENOSPC, and as of gcr_quota_take(). */
+/*
+ * May this user have one more place? Lock: places. -ENOSPC, and errors of gcr_quota_take(); all set
+ * @error.
+ */
 static int take_locked(struct gcr_places *places, uid_t uid, struct gcr_quota_charge *ret_charge,
 		       struct gcr_error *error)
 {
@@ -250,7 +256,7 @@ int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t
 		result = -EEXIST;
 	else
 		result = take_locked(places, uid, &charge, error);
-	/* Its own charge follows, with the list locked. */
+	/* The check is done; add_locked() charges the place again, still under the same lock. */
 	gcr_quota_release(&charge);
 	if (!result)
 		result = gcr_store_make_place(store, name, uid, gid);
@@ -287,7 +293,7 @@ int gcr_place_find_serial(struct gcr_places *places, uint32_t serial, struct gcr
 	return place ? 0 : -ENOENT;
 }
 
-/* References to all of them. */
+/* References to all places, in an array that the caller frees. */
 static int places_list(struct gcr_places *places, struct gcr_place ***ret_list, size_t *ret_count)
 {
 	struct gcr_place **list;
@@ -322,7 +328,7 @@ int gcr_place_each(struct gcr_places *places, int (*visit)(struct gcr_place *pla
 	return result;
 }
 
-/* Lock: places. */
+/* Removes @place from the list. False: it is not in the list. Lock: places. */
 static bool unlist_locked(struct gcr_places *places, struct gcr_place *place)
 {
 	struct gcr_place **link;
@@ -336,7 +342,7 @@ static bool unlist_locked(struct gcr_places *places, struct gcr_place *place)
 	return true;
 }
 
-/* @even_running: the process that it is another name of has ended. */
+/* Removes @place. @even_running: the process that the place was another name of has ended. */
 static int drop(struct gcr_place *place, bool even_running)
 {
 	struct gcr_places *places = place->daemon->places;
@@ -347,7 +353,7 @@ static int drop(struct gcr_place *place, bool even_running)
 	pthread_mutex_lock(&places->lock);
 	pthread_mutex_lock(&place->lock);
 	is_empty = place->is_empty;
-	/* A restore that has made a process of it needs nothing of it any more. */
+	/* A restore that has already made the process needs the place no longer. */
 	if (place->origin.is_ending ||
 	    ((place->restore || place->process) && !(place->process && even_running)))
 		result = -EBUSY;
@@ -359,12 +365,17 @@ static int drop(struct gcr_place *place, bool even_running)
 	pthread_mutex_unlock(&places->lock);
 	if (result < 0)
 		return result;
-	/* Changes that are under way may take a while, and everybody looks for names in the list.
+	/*
+	 * The lock is not held here: waiting for changes under way may take a while, and all
+	 * lookups need the list.
 	 */
 	if (!is_empty)
 		result = gcr_store_drop_place(place->daemon->store, place->name, 0, place->folder);
 	if (result < 0) {
-		/* Until it is moved away, the store has no other of its name. */
+		/*
+		 * The directory is still in the store, so no other place can have taken the name:
+		 * list it again.
+		 */
 		pthread_mutex_lock(&places->lock);
 		pthread_mutex_lock(&place->lock);
 		place->is_empty = is_empty;
@@ -379,7 +390,7 @@ static int drop(struct gcr_place *place, bool even_running)
 	gcr_criu_subject_of_place(place->name, subject);
 	gcr_criu_forget(place->daemon, subject);
 	TELL(place, "%s - gone %s", place->name, even_running ? "ended" : "dropped");
-	gcr_place_unref(place); /* the list's */
+	gcr_place_unref(place); /* the list's reference */
 	return 0;
 }
 
@@ -388,9 +399,12 @@ int gcr_place_drop(struct gcr_place *place)
 	return drop(place, false);
 }
 
-/* ---- of a dump ---- */
+/* ---- places of dumps ---- */
 
-/* Is it only another name of this process? Then a dump of that takes its place. Lock: places. */
+/*
+ * Is the place merely another name of this process? A dump of the process then replaces the place.
+ * Lock: places.
+ */
 static bool is_name_of_locked(struct gcr_place *place, pid_t pid, uint64_t start_ticks)
 {
 	GCR_LOCK_SCOPE(&place->lock);
@@ -412,14 +426,17 @@ bool gcr_place_name_of_process(struct gcr_places *places, pid_t pid, uint64_t st
 	return place;
 }
 
-/* Lock: places. */
+/* Is the place a dump of this process? Lock: places. */
 static bool is_dump_of_locked(struct gcr_place *place, pid_t pid, uint64_t start_ticks)
 {
 	GCR_LOCK_SCOPE(&place->lock);
 	return place->origin.pid == pid && place->origin.start_ticks == start_ticks;
 }
 
-/* A descriptor of the new directory; -EEXIST: the name is taken, *ret_known by what (or NULL). */
+/*
+ * Begins a place under @name. Returns a descriptor of its directory. -EEXIST: the name is taken;
+ * *ret_known is the place that has it, or NULL.
+ */
 static int try_name_locked(struct gcr_places *places, const char *name, pid_t pid,
 			   uint64_t start_ticks, struct gcr_place **ret_known, uint32_t *ret_number)
 {
@@ -430,8 +447,8 @@ static int try_name_locked(struct gcr_places *places, const char *name, pid_t pi
 }
 
 /*
- * Likewise. Anybody can have a place of the name that a dump is going to choose: that must not
- * keep others from their dumps.
+ * As try_name_locked(), with other names if @may_rename. Any user can make a place with the name
+ * that a dump is going to choose; this must not prevent the dump.
  */
 static int begin_locked(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], bool may_rename,
 			pid_t pid, uint64_t start_ticks, uint32_t *ret_number)
@@ -439,7 +456,7 @@ static int begin_locked(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTE
 	struct gcr_place *known;
 	int fd = try_name_locked(places, name, pid, start_ticks, &known, ret_number);
 
-	/* Of all these names one is free. */
+	/* There are more names than there can be places. */
 	for (unsigned int i = 2; i < 2 * PLACES_MAX && may_rename && fd == -EEXIST; i++) {
 		char other[GCR_PLACE_NAME_BYTES];
 
@@ -468,6 +485,7 @@ int gcr_place_begin(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], 
 	}
 	places->begun++;
 	ret_hold->places = places;
+	ret_hold->is_published = false;
 	fd = begin_locked(places, name, may_rename, pid, start_ticks, &ret_hold->number);
 	pthread_mutex_unlock(&places->lock);
 	if (fd < 0) {
@@ -503,10 +521,11 @@ void gcr_place_release(struct gcr_place_hold *hold)
 
 void gcr_place_abort(const struct gcr_place_hold *hold, const char *name)
 {
-	gcr_store_abort_place(hold->places->daemon->store, name, hold->number);
+	if (!hold->is_published)
+		gcr_store_abort_place(hold->places->daemon->store, name, hold->number);
 }
 
-int gcr_place_publish(const struct gcr_place_hold *hold, const char *name, int fd,
+int gcr_place_publish(struct gcr_place_hold *hold, const char *name, int fd,
 		      const struct gcr_place_origin *origin, char **ret_cgroup,
 		      struct gcr_error *error)
 {
@@ -529,6 +548,7 @@ int gcr_place_publish(const struct gcr_place_hold *hold, const char *name, int f
 	}
 	if (!result)
 		result = gcr_store_publish_place(store, name, origin->uid, origin->gid);
+	hold->is_published = !result;
 	if (!result) {
 		result = add_locked(places, name, NULL);
 		if (result < 0)
@@ -537,7 +557,7 @@ int gcr_place_publish(const struct gcr_place_hold *hold, const char *name, int f
 			gcr_store_count_place(store, hold->number);
 	}
 	pthread_mutex_unlock(&places->lock);
-	/* Also if it failed: the process has its pid for a name. */
+	/* Also on error: the process is then known by its pid only. */
 	if (is_its_name) {
 		*ret_cgroup = TAKE_PTR(known->cgroup);
 		gcr_place_unref(known);
@@ -577,7 +597,7 @@ void gcr_place_ended(struct gcr_places *places, const char *name)
 		gcr_log(LOG_WARNING, 0, "%s: %s", name, error.words);
 }
 
-/* ---- what becomes of it ---- */
+/* ---- state of a place ---- */
 
 void gcr_place_set_state(struct gcr_place *place, enum gcr_state state)
 {
@@ -615,7 +635,7 @@ void gcr_place_became(struct gcr_place *place, struct gcr_process *process)
 	place->is_empty = true;
 	pthread_mutex_unlock(&place->lock);
 	gcr_place_set_state(place, GCR_STATE_RUNNING);
-	/* To a next daemon it is nothing any more. */
+	/* Removes the files, so that a next daemon does not find the place. */
 	result = gcr_store_drop_place(place->daemon->store, place->name, 0, place->folder);
 	if (result < 0) {
 		gcr_log(LOG_WARNING, 0, "%s: its files stay: %s", place->name, strerror(-result));
@@ -653,7 +673,7 @@ void gcr_places_process_gone(struct gcr_places *places, struct gcr_process *proc
 	} while (place && !result);
 }
 
-/* Is it one that gcr_place_find_pid() looks for? *ret_ticks: when it was dumped. Lock: places. */
+/* Does gcr_place_find_pid() look for this place? *ret_ticks: the time of its dump. Lock: places. */
 static bool is_of_pid_locked(struct gcr_place *place, pid_t pid, const struct gcr_process *process,
 			     uint64_t *ret_ticks)
 {
@@ -682,7 +702,10 @@ int gcr_place_find_pid(struct gcr_places *places, pid_t pid, struct gcr_process 
 	return 0;
 }
 
-/* Everybody reads the daemon's events: the words, with paths in them, are the owner's. */
+/*
+ * Stores and logs the result of a verb. All users can read the daemon's event log: the message,
+ * which may contain paths, goes only to the owner's.
+ */
 static void report(struct gcr_place *place, uid_t uid, const char *verb,
 		   const struct gcr_error *error, bool is_for_all)
 {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Places: directories of the mount's root for what is no running process. Users make empty ones
- * with mkdir(2) for snapshots from elsewhere; a dump makes one with all that it takes to restore a
- * tree of processes. Each is a folder in the store with a name, outlives the daemon, and belongs to
- * who has made it, or whose process it was. Once a process has been made of it, the place is
- * another name of that, until it ends.
+ * A place: a named directory in the mount's root that stands for no running process. A user makes
+ * an empty place with mkdir(2) to bring in a snapshot from elsewhere; a dump makes one with all
+ * that is needed to restore a tree of processes. Each place is a folder (a directory of files) in
+ * the store and outlives the daemon. It belongs to the user who made it, or whose process was
+ * dumped. Once a process has been restored from it, the place is another name of that process until
+ * the process ends.
  */
 #ifndef GCR_FS_IMAGE_PLACE_H
 #define GCR_FS_IMAGE_PLACE_H
@@ -27,83 +28,88 @@ struct gcr_event_log;
 struct gcr_process;
 struct gcr_restore;
 
-/* How far a restore has come, for a next daemon. */
+/* How far a restore has come, recorded for the next daemon. */
 enum gcr_place_progress {
 	GCR_PLACE_IDLE,
-	GCR_PLACE_RESTORING, /* nothing that was made has run yet */
-	GCR_PLACE_THAWING,   /* it may have: it is the process now, and not the place */
+	GCR_PLACE_RESTORING, /* no restored process has run yet */
+	GCR_PLACE_THAWING,   /* restored processes may have run: now they are the process */
 };
 
-/* What there may be of it. */
+/* What a restore has made, or may have made, of the place. */
 struct gcr_place_made {
 	enum gcr_place_progress progress;
-	uint64_t since_ticks; /* since boot, as start times of processes: none of it is older */
+	uint64_t since_ticks; /* since boot; no restored process has started before */
 	pid_t root;	      /* 0: not known */
 	uint64_t root_ticks;
-	char *cgroup; /* the directory of its own; NULL: it has none */
+	char *cgroup; /* directory of the restored tree's own cgroup; NULL: none */
 };
 
-/* What a dump has made of which process. */
+/* The process that a dump has made the place of. */
 struct gcr_place_origin {
-	pid_t pid; /* of the tree's root; 0: it comes from elsewhere */
+	pid_t pid; /* of the tree's root; 0: the place comes from elsewhere */
 	uint64_t start_ticks;
-	uint64_t dumped_ticks; /* when, counted as start_ticks; 0: an earlier version did not say */
+	uint64_t dumped_ticks; /* when; 0: an earlier version did not record that */
 	uid_t uid;
 	gid_t gid;
-	bool is_ending;	 /* the tree may not have ended yet: it has to */
-	bool is_staying; /* the tree lives on, and may be stopped yet: it is to be continued */
+	bool is_ending;	 /* the tree may not have ended yet, and must be ended */
+	bool is_staying; /* the tree lives on (`leave`); if still stopped, it must be continued */
 };
 
 struct gcr_place {
-	/* fixed for life */
+	/* constant */
 	atomic_int references;
-	uint32_t serial; /* never used again */
+	uint32_t serial; /* never reused */
 	struct gcr_daemon *daemon;
 	char name[GCR_PLACE_NAME_BYTES];
-	struct stat stat; /* of its directory: whose it is, and since when */
-	int fd;		  /* its directory, which nobody but us sees */
+	struct stat stat; /* of the place's directory: owner, and time of creation */
+	int fd;		  /* the place's directory, visible to the daemon only */
 	struct gcr_folder *folder;
 	struct gcr_event_log *events;
 
-	struct gcr_place *next;		/* the list's */
-	struct gcr_quota_charge charge; /* of its owner, as long as it is in the list */
+	struct gcr_place *next;		/* next in the list of all places */
+	struct gcr_quota_charge charge; /* the owner's quota, as long as the place is in the list */
 
 	pthread_mutex_t lock;
 	enum gcr_state state; /* incoming, dumped, restoring, failed, or running: see `process` */
 	int64_t state_since_usec;
 	struct gcr_place_origin origin;
-	struct gcr_restore *restore; /* what is under way; NULL: nothing */
-	struct gcr_process *process; /* that has been made of it, a reference; NULL: none */
-	char *cgroup;		     /* of what has been made of it; NULL: none */
-	bool is_empty;		     /* what was in it has gone, or is about to */
-	struct gcr_error error;	     /* of the last write to ctl that failed; number 0: none */
+	struct gcr_restore *restore; /* the restore under way; NULL: none */
+	struct gcr_process *process; /* restored from the place, a reference; NULL: none */
+	char *cgroup;		     /* of the restored tree; NULL: none */
+	bool is_empty;		     /* the contents have been removed, or are about to be */
+	struct gcr_error error;	     /* of the last failed write to ctl; number 0: none */
 };
 
 struct gcr_places;
 
-/* What a place that is being made takes. All zeros: nothing. */
+/* Resources reserved for a place that a dump is making. All zeros: nothing reserved. */
 struct gcr_place_hold {
 	struct gcr_places *places;
 	struct gcr_quota_charge charge;
-	uint32_t number; /* for gcr_snapshot_link() */
+	uint32_t number;   /* for gcr_snapshot_link() */
+	bool is_published; /* set: another place of the same name may be made */
 };
 
-/* With those that earlier daemons have left. -ENOMEM; one that cannot be read is left as it is. */
+/*
+ * Creates the list of places, with those that earlier daemons have left. -ENOMEM. A place that
+ * cannot be read is skipped and stays in the store.
+ */
 int gcr_places_create(struct gcr_daemon *daemon, struct gcr_places **ret_places);
-void gcr_places_destroy(struct gcr_places *places); /* their files stay */
+void gcr_places_destroy(struct gcr_places *places); /* the files of the places stay */
 
 /*
- * A reference to a new one. -EINVAL: it cannot be a name; -EEXIST; -ENOSPC: there are too many, or
- * no room; with words: -EDQUOT, -ENFILE: the user has too many; -ENOMEM.
+ * Makes an empty place; *ret_place is a reference for the caller. -EINVAL: not a valid name;
+ * -EEXIST; -ENOSPC: too many places, or no room; -EDQUOT, -ENFILE, which set @error: the user has
+ * too many; -ENOMEM.
  */
 int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t gid,
 		   struct gcr_place **ret_place, struct gcr_error *error);
-/* References to what is there: -ENOENT. */
+/* Find a place; *ret_place is a reference for the caller. -ENOENT. */
 int gcr_place_find(struct gcr_places *places, const char *name, struct gcr_place **ret_place);
 int gcr_place_find_serial(struct gcr_places *places, uint32_t serial, struct gcr_place **ret_place);
 /*
- * Calls @visit for each that is there now, with no lock held; stops with its non-zero result.
- * -ENOMEM: none has been visited.
+ * Calls @visit for each place of the list, with no lock held, and stops at its first non-zero
+ * result, which is returned. -ENOMEM: no place has been visited.
  */
 int gcr_place_each(struct gcr_places *places, int (*visit)(struct gcr_place *place, void *data),
 		   void *data);
@@ -112,80 +118,93 @@ struct gcr_place *gcr_place_ref(struct gcr_place *place);
 void gcr_place_unref(struct gcr_place *place); /* NULL is allowed */
 
 /*
- * It goes with all that is in it. -ENOENT: it is gone already; -EBUSY: a process is being made of
- * it, or has been; -ENOMEM.
+ * Removes the place and its contents. -ENOENT: the place is already gone; -EBUSY: a process is
+ * being restored from it, or has been, or the dumped tree has still to be ended; -ENOMEM.
  */
 int gcr_place_drop(struct gcr_place *place);
 
-/* ---- of a dump: its place is made beside the list, and becomes visible whole ---- */
+/* ---- places of dumps: made outside the list, and published as a whole ---- */
 
 /*
- * *ret_fd: its directory, with an empty `snapshot` in it; the caller's. If we die, a next daemon
- * lets the tree of this root go on. @uid is who wants it, and may have to do without: -EDQUOT,
- * -ENOSPC. *ret_hold (empty before) is for gcr_place_release() once it is published, or is not to
- * be. Where @may_rename, a @name that is taken by something else than a dump of this process gets a
- * suffix, `-2` and so on. -EEXIST, ...: with words.
+ * Begins a place for the dump of the tree whose root is @pid. *ret_fd: the directory of the place,
+ * with an empty `snapshot` in it; the caller closes it. If the daemon dies, the next one lets the
+ * tree run again. @uid is the user who asked for the dump, for quotas: -EDQUOT, -ENOSPC. *ret_hold
+ * (must be empty) is to be released by gcr_place_release() after publishing or aborting. With
+ * @may_rename, a @name that is taken by anything but a dump of this process gets a suffix, `-2` and
+ * so on. -EEXIST, ...; errors set @error.
  */
 int gcr_place_begin(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], bool may_rename,
 		    pid_t pid, uint64_t start_ticks, uid_t uid, int *ret_fd,
 		    struct gcr_place_hold *ret_hold, struct gcr_error *error);
 void gcr_place_release(struct gcr_place_hold *hold); /* once; an empty one is allowed */
 /*
- * The place gets its name. @fd: its directory. *ret_cgroup: the directory of the cgroup that the
- * process was restored into, which the caller removes when the process has ended, and frees, also
- * after an error; it stays as it is if there is none. Errors, with words; the caller then calls
- * gcr_place_abort().
+ * Gives the place its name. @fd: its directory. *ret_cgroup: the path of the cgroup that the
+ * process was itself restored into; may be set also on error, and is left unchanged if there is
+ * none. The caller removes the cgroup when the process has ended, and frees the path. Errors set
+ * @error; the caller must then call gcr_place_abort().
  */
-int gcr_place_publish(const struct gcr_place_hold *hold, const char *name, int fd,
+int gcr_place_publish(struct gcr_place_hold *hold, const char *name, int fd,
 		      const struct gcr_place_origin *origin, char **ret_cgroup,
 		      struct gcr_error *error);
-/* Is there a place that is another name of this process? A dump makes it one again. */
+/* Is there a place that is another name of this process? A further dump then uses the same name. */
 bool gcr_place_name_of_process(struct gcr_places *places, pid_t pid, uint64_t start_ticks,
 			       char ret_name[GCR_PLACE_NAME_BYTES]);
-/* One that was published, and is not to be: its process lives. */
+/* Removes a published place after all, because its process lives. */
 void gcr_place_withdraw(struct gcr_places *places, const char *name);
-/* Before its hold is released. */
+/*
+ * Removes a place that was begun; to be called before its hold is released. No effect once the
+ * place has been published.
+ */
 void gcr_place_abort(const struct gcr_place_hold *hold, const char *name);
-/* Its tree has ended, or goes on if it is staying. */
+/* Records that the dumped tree has ended or, with `leave`, has been continued. */
 void gcr_place_ended(struct gcr_places *places, const char *name);
 
-/* ---- what becomes of it ---- */
+/* ---- state of a place ---- */
 
-/* With its events. */
+/* Also writes the events. */
 void gcr_place_set_state(struct gcr_place *place, enum gcr_state state);
 
-/* Its state; and has a process been made of it? That is counted and shown as one then. */
+/*
+ * The state. Returns true if a process has been restored: it is counted and shown as that process.
+ */
 bool gcr_place_is_process(struct gcr_place *place, enum gcr_state *ret_state);
-/* The pid of that process, 0: there is none. */
+/* The pid of the restored process; 0: none. */
 pid_t gcr_place_pid(struct gcr_place *place);
 
 /*
- * Tell a next daemon how far a restore is (@made NULL: none is under way any more), and what an
- * earlier one has told. Errors, with words. @ret_made->cgroup is to be freed.
+ * Record for a next daemon how far a restore has come (@made NULL: none is under way any more), and
+ * read the record of an earlier daemon. Errors set @error. The caller frees @ret_made->cgroup.
  */
 int gcr_place_mark(struct gcr_place *place, const struct gcr_place_made *made,
 		   struct gcr_error *error);
 int gcr_place_read_mark(struct gcr_place *place, struct gcr_place_made *ret_made,
 			struct gcr_error *error);
-/* @process has been made of it, and runs: what was in it goes. */
+/* @process has been restored from the place and runs: the contents of the place are removed. */
 void gcr_place_became(struct gcr_place *place, struct gcr_process *process);
-/* A process has ended: the place that was another name of it goes with it. */
+/* @process has ended: the place that was another name of it is removed. */
 void gcr_places_process_gone(struct gcr_places *places, struct gcr_process *process);
 
 /*
- * The place under whose name the process of this pid is to be seen: the process has been made of
- * it; or, where no process has the pid (@process NULL), the last that it was dumped to. -ENOENT.
+ * The place under whose name the process with this pid is shown: the place that @process was
+ * restored from or, if no process has the pid (@process NULL), the latest dump of that pid.
+ * *ret_place is a reference. -ENOENT.
  */
 int gcr_place_find_pid(struct gcr_places *places, pid_t pid, struct gcr_process *process,
 		       struct gcr_place **ret_place);
 
-/* The result of a verb into `error`, both event logs (its own with the words), and the log. */
+/*
+ * Reports the result of a verb: in `error`, in the place's and the daemon's event logs (the message
+ * in the place's only), and in the daemon's log.
+ */
 void gcr_place_report(struct gcr_place *place, const char *verb, const struct gcr_error *error);
-/* A write of user @uid was refused: the same, but the daemon's event log hears of root's only. */
+/*
+ * Reports that a write of user @uid was refused. As above, but in the daemon's event log only if
+ * @uid is the daemon's user (root).
+ */
 void gcr_place_report_refusal(struct gcr_place *place, uid_t uid, const char *verb,
 			      const struct gcr_error *error);
 
-/* What its files say. */
+/* Write the text of the place's files. */
 void gcr_place_render_status(struct gcr_place *place, FILE *stream);
 void gcr_place_render_error(struct gcr_place *place, FILE *stream);
 const char *gcr_place_status_key(size_t index); /* NULL after the last */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The text of a place's `origin`: printing it, and taking it apart again. */
+/* The text of a place's `origin` file: printing and parsing. */
 #include "fs/image/place_origin.h"
 
 #include <errno.h>
@@ -15,7 +15,10 @@ enum word { INCOMING, DUMPED, ENDING, STAYING, RESTORING, THAWING, WORDS_COUNT }
 static const char *const words[WORDS_COUNT] = {"incoming", "dumped",	"ending",
 					       "staying",  "restoring", "thawing"};
 
-/* The end of the first line, from @text on. Earlier versions did not write when it was dumped. */
+/*
+ * Parses the end of the first line, from @text on. Earlier versions did not write the time of the
+ * dump.
+ */
 static int parse_dumped(const char *text, uint64_t *ret_dumped_ticks, const char **ret_next_line)
 {
 	int used = 0;
@@ -39,7 +42,7 @@ static enum word word_of(const struct gcr_place_origin *origin, const struct gcr
 	return origin->pid ? DUMPED : INCOMING;
 }
 
-/* The last word of the second line is the path of the cgroup up to the end of the file. */
+/* In the second line the cgroup's path is the last field and extends to the end of the file. */
 int gcr_place_origin_print(const struct gcr_place_origin *origin, const struct gcr_place_made *made,
 			   char **ret_text, size_t *ret_bytes)
 {
@@ -64,7 +67,7 @@ int gcr_place_origin_print(const struct gcr_place_origin *origin, const struct g
 	return 0;
 }
 
-/* "none", or a path that leads to where we have made one, and not back up from there. */
+/* "-" (no cgroup), or an absolute path without "..". */
 static bool is_cgroup(const char *text)
 {
 	size_t length = strlen(text);
@@ -73,7 +76,7 @@ static bool is_cgroup(const char *text)
 				      (length < 3 || strcmp(text + length - 3, "/..") != 0));
 }
 
-/* The second line, and what is of no line any more. */
+/* Parses the second line. Its last field, the cgroup's path, is all the rest of the text. */
 static int parse_made(const char *text, struct gcr_place_made *made)
 {
 	int root, used = 0;
@@ -103,7 +106,7 @@ int gcr_place_origin_parse(const char *text, size_t bytes, struct gcr_place_orig
 		return -EIO;
 	while (word < WORDS_COUNT && strcmp(words[word], first) != 0)
 		word++;
-	/* A tree that is to end, or to go on, has a root. */
+	/* The origin of a tree that was dumped, or has to be ended or continued, has a pid. */
 	if (word == WORDS_COUNT ||
 	    (!pid && (word == DUMPED || word == ENDING || word == STAYING)) ||
 	    (pid && word == INCOMING))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Restores as jobs: starting, joining, stopping and ending them. Points at which a process could be
- * lost or doubled, each with a test that fires there: metadata, owners, images, host, GPUs, files,
+ * lost or doubled, each with a test that fails there: metadata, owners, images, host, GPUs, files,
  * pids, supplies, CRIU's start, failure and end by a signal, cancel in it, the store's links, the
  * record, the vote of the thaw, and the daemon's death in each.
  */
@@ -28,7 +28,7 @@
 
 struct gcr_restore_waiter {
 	struct gcr_waiter *waiter;
-	bool is_cancel; /* of a `cancel` */
+	bool is_cancel; /* the waiter wrote `cancel` */
 	bool abandoned;
 };
 
@@ -110,7 +110,7 @@ int gcr_restore_check_stop(struct gcr_restore *restore, struct gcr_error *error)
 	}
 }
 
-/* ---- who waits ---- */
+/* ---- waiting writers ---- */
 
 /* Lock: restore. */
 static int add_waiter_locked(struct gcr_restore *restore, struct gcr_waiter *waiter, bool is_cancel)
@@ -126,7 +126,10 @@ static int add_waiter_locked(struct gcr_restore *restore, struct gcr_waiter *wai
 	return 0;
 }
 
-/* The last writer that gives up stops it. */
+/*
+ * @waiter was interrupted. The last writer that gives up stops the restore; while others still want
+ * the restore, this writer is answered at once.
+ */
 static void abandon(void *object, struct gcr_waiter *waiter)
 {
 	struct gcr_restore *restore = object;
@@ -175,9 +178,9 @@ static void answer_all(struct gcr_restore *restore, int error_number)
 	}
 }
 
-/* ---- the thaw of what has been restored ---- */
+/* ---- the thaw of the restored processes ---- */
 
-/* The end of an operation that the restore waits for. */
+/* State of the thaw operation, shared by the restore and the operation's waiter. */
 struct ending {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -196,7 +199,10 @@ static void operation_ended(void *data, int error_number)
 	pthread_mutex_unlock(&ending->lock);
 }
 
-/* Also stops it when the restore is to stop; the operation ends all the same. */
+/*
+ * Waits for the operation and returns its error number (positive, or 0). Cancels the operation if
+ * the restore is to stop; the wait continues until the operation has ended.
+ */
 static int wait_for(struct gcr_restore *restore, struct ending *ending,
 		    struct gcr_process *const *processes)
 {
@@ -220,7 +226,7 @@ static int wait_for(struct gcr_restore *restore, struct ending *ending,
 	return ending->error_number;
 }
 
-/* What one of them says of the thaw that failed. */
+/* Takes the error of the failed thaw from one of the processes. */
 static void take_words(struct gcr_restore *restore, int number, struct gcr_error *error)
 {
 	gcr_error_set(error, number, "the thaw of what was restored failed");
@@ -268,7 +274,7 @@ static int thaw(struct gcr_restore *restore, struct gcr_error *error)
 
 /* ---- one restore ---- */
 
-/* The process that the place becomes another name of. */
+/* Makes the place another name of the restored process. */
 static void become(struct gcr_restore *restore)
 {
 	struct gcr_process *process = NULL;
@@ -283,7 +289,7 @@ static void become(struct gcr_restore *restore)
 			process = gcr_process_ref(root);
 		gcr_process_unref(root);
 	}
-	/* One of its GPU processes, if the root itself has ended by now. */
+	/* If the root itself has ended by now, one of its GPU processes is taken. */
 	if (!process)
 		process = gcr_process_ref(restore->members[0].process);
 	gcr_place_became(restore->place, process);
@@ -305,7 +311,10 @@ static int carry_out(struct gcr_restore *restore, struct gcr_error *error)
 		result = gcr_restore_run_criu(restore, error);
 	if (!result)
 		result = gcr_restore_adopt(restore, error);
-	/* A next daemon could not go on with what is moved to other GPUs: it ends that. */
+	/*
+	 * With moved GPUs the mark stays at RESTORING: the records do not contain the moves, so a
+	 * next daemon could not complete the thaw and has to end the tree.
+	 */
 	if (!result && !restore->moves_count)
 		result = gcr_restore_mark(restore, GCR_PLACE_THAWING, error);
 	if (!result) {
@@ -314,7 +323,7 @@ static int carry_out(struct gcr_restore *restore, struct gcr_error *error)
 	}
 	if (result < 0) {
 		gcr_restore_set_phase(restore, "rollback");
-		/* What does not end is a next daemon's to see, too. */
+		/* If the tree does not end, the mark stays, so that a next daemon sees it. */
 		if (gcr_restore_end_tree(restore) < 0)
 			restore->from = GCR_STATE_FAILED;
 		else if (gcr_place_mark(restore->place, NULL, &unused) < 0)
@@ -352,7 +361,7 @@ static void *run(void *data)
 	gcr_folder_end_verb(place->folder);
 	if (!result)
 		error = (struct gcr_error){0};
-	/* Until all of that is so, it cannot be dropped, nor thawed again. */
+	/* Only when all this is done may the place be dropped or thawed again (`restore` NULL). */
 	if (result < 0)
 		gcr_place_set_state(place, restore->from);
 	else
@@ -375,7 +384,7 @@ static int start_locked(struct gcr_place *place, const struct gcr_command *comma
 
 	if (!restore)
 		return -ENOMEM;
-	atomic_init(&restore->references, 2); /* the list's, and the caller's */
+	atomic_init(&restore->references, 2); /* the list's reference, and the caller's */
 	pthread_mutex_init(&restore->lock, NULL);
 	restore->daemon = place->daemon;
 	restore->place = gcr_place_ref(place);
@@ -403,7 +412,10 @@ static int launch(struct gcr_restore *restore)
 	pthread_t thread;
 	int result;
 
-	/* Whoever stops them all has seen it in the list, or is seen here. */
+	/*
+	 * gcr_restores_stop() either finds the restore in the list, or has set `stopping` before
+	 * this check.
+	 */
 	pthread_mutex_lock(&restores.lock);
 	restore->next = restores.list;
 	restores.list = restore;
@@ -425,7 +437,7 @@ static int launch(struct gcr_restore *restore)
 	return -result;
 }
 
-/* Lock: place. Join unless it is over, or something else is wanted. */
+/* Joins @restore unless it is over or has other options: -EBUSY; -ENOMEM. Lock: place. */
 static int join_locked(struct gcr_restore *restore, const struct gcr_command *command,
 		       struct gcr_waiter *waiter)
 {
@@ -517,7 +529,7 @@ static int cancel(struct gcr_place *place, struct gcr_waiter *waiter, struct gcr
 		      : 0;
 }
 
-/* *ret_waits: the request is answered when the verb ends. */
+/* *ret_waits: the request will be answered when the verb ends. */
 static int carry_out_verb(fuse_req_t request, struct gcr_place *place,
 			  const struct gcr_command *command, size_t length, bool nonblocking,
 			  bool *ret_waits, struct gcr_error *error)
@@ -541,7 +553,7 @@ static int carry_out_verb(fuse_req_t request, struct gcr_place *place,
 				     gcr_verb_name(command->verb),
 				     gcr_state_name(gcr_verb_goal(command->verb)), place->name,
 				     gcr_state_name(place->state));
-	/* Of a descriptor from before: it runs already. */
+	/* The descriptor was opened before the restore: the process runs already. */
 	pthread_mutex_lock(&place->lock);
 	is_running = place->process && !place->restore;
 	pthread_mutex_unlock(&place->lock);

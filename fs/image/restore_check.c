@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * All that is looked at before a restore starts anything. CRIU runs as root and does what its
- * images say, so nobody but root may have written them: what came from elsewhere is restored for
- * root only, and in no place may the metadata or images belong to, or be writable for, anybody
- * else. While this goes on nobody can change the place.
+ * All checks before a restore starts anything. CRIU runs as root and does what its images say, so
+ * only root may have written them: only root may restore, and metadata and images must be owned by
+ * root and not be writable for others. During the checks no user can change the place.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -29,7 +28,7 @@
 
 #define READERS_MAX 8u
 
-/* A parent that waits for its children at all does so at once. */
+/* A parent that waits for its children normally does so at once. */
 #define REAP_USEC      (10 * GCR_USEC_PER_SEC)
 #define REAP_LOOK_USEC (10 * GCR_USEC_PER_MSEC)
 
@@ -60,7 +59,7 @@ void gcr_restore_forget_metadata(struct gcr_restore *restore)
 	restore->root_fd = -1;
 }
 
-/* ---- whose it is ---- */
+/* ---- owners and rights ---- */
 
 int gcr_restore_check_rights(const struct gcr_command *command, struct gcr_error *error)
 {
@@ -75,8 +74,9 @@ int gcr_restore_check_rights(const struct gcr_command *command, struct gcr_error
 			"only root of this machine may have a process restored: in the daemon's "
 			"pid and user namespaces, and with CAP_SYS_ADMIN");
 	/*
-	 * Not even what was dumped here: CRIU opens the tree's files by their paths, as root and
-	 * through symbolic links, and who owns the directories could lead it anywhere.
+	 * This also holds for trees dumped here: CRIU opens the tree's files by their paths, as
+	 * root and through symbolic links, and the owner of the directories could redirect CRIU to
+	 * any file.
 	 */
 	return gcr_error_set(
 		error, EPERM,
@@ -84,7 +84,9 @@ int gcr_restore_check_rights(const struct gcr_command *command, struct gcr_error
 		"images say");
 }
 
-/* Nobody but root can have written it. @name is opened beneath @fd. */
+/*
+ * Can only root have written the file? @name is opened beneath @fd; @shown is its name in messages.
+ */
 static int check_owner(int fd, const char *name, const char *shown, struct gcr_error *error)
 {
 	struct stat stat;
@@ -112,7 +114,7 @@ static int check_owner(int fd, const char *name, const char *shown, struct gcr_e
 
 /* ---- metadata ---- */
 
-/* Metadata of one GPU process, the top one's for the root. */
+/* Reads the metadata of one GPU process; for the root of the tree, the top-level metadata. */
 static int read_member(struct gcr_restore *restore, struct gcr_restore_member *member,
 		       const struct gcr_tree_process *described, bool is_root,
 		       struct gcr_error *error)
@@ -153,7 +155,7 @@ static int read_member(struct gcr_restore *restore, struct gcr_restore_member *m
 	return result;
 }
 
-/* What is wrong with what somebody has brought. */
+/* Maps errors that mean "the given data are invalid" to -EIO, or to -EOPNOTSUPP for a version. */
 static int map_error(int result, struct gcr_error *error)
 {
 	switch (-result) {
@@ -174,7 +176,7 @@ static int map_error(int result, struct gcr_error *error)
 	}
 }
 
-/* Somebody else's CRIU has dumped and restored it: only the bytes are here. */
+/* `pid=N`: another program's CRIU has dumped and restored the process; the place has VRAM only. */
 static int read_alone(struct gcr_restore *restore, struct gcr_error *error)
 {
 	const struct gcr_manifest *manifest = restore->manifest;
@@ -267,7 +269,7 @@ static int check_image(struct gcr_restore *restore, int fd, const struct gcr_man
 	return gcr_restore_check_stop(restore, error);
 }
 
-/* Both are in order. */
+/* Binary search: the manifest lists images in order. */
 static bool is_listed(const struct gcr_manifest *manifest, const char *name)
 {
 	size_t low = 0, high = manifest->images_count;
@@ -373,7 +375,7 @@ static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 	struct gcr_errand *errand;
 	int result;
 
-	/* The place's owner has chosen the paths. */
+	/* The errand counts for the owner of the place: that user has chosen the paths. */
 	result = gcr_errand_begin(restore->daemon->quota, GCR_ERRAND_DIGEST,
 				  restore->place->stat.st_uid,
 				  &(struct gcr_errand_wait){
@@ -394,13 +396,16 @@ static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 			 error);
 }
 
-/* It has ended, and keeps its number until its parent has asked what has become of it. */
+/* The process has ended, and keeps its pid until its parent has waited for it. */
 static bool is_zombie(const struct gcr_proc_stat *stat)
 {
 	return stat->state == 'Z' || stat->state == 'X' || stat->is_exiting;
 }
 
-/* Wait until nobody has this number, if all that has it has ended. -ESRCH: it is free. */
+/*
+ * Waits (REAP_USEC at most) for the pid to become free if its process has ended. -ESRCH: the pid is
+ * free; 0: the pid is taken, by the process in *ret_stat.
+ */
 static int await_number(struct gcr_restore *restore, pid_t number, struct gcr_proc_stat *ret_stat,
 			struct gcr_error *error)
 {
@@ -417,16 +422,21 @@ static int await_number(struct gcr_restore *restore, pid_t number, struct gcr_pr
 	return result;
 }
 
-/* @what: "pid", or "thread's number". */
+/* Checks that the number is free. @what, for the message: "pid", or "thread's number". */
 static int check_number(struct gcr_restore *restore, pid_t number, const char *what,
 			struct gcr_error *error)
 {
 	struct gcr_proc_stat stat, parent = {.comm = "?"};
 	int result = await_number(restore, number, &stat, error);
+	int has_ended;
 
 	if (result < 0)
 		return result == -ESRCH ? 0 : result;
-	if (!is_zombie(&stat))
+	/* Perhaps only the main thread has ended. */
+	has_ended = is_zombie(&stat) ? gcr_proc_is_ending(number) : 0;
+	if (has_ended == -ESRCH)
+		return 0;
+	if (has_ended <= 0)
 		return gcr_error_set(error, EBUSY,
 				     "its %s %d is another process's now (%s): thaw pid=new, or "
 				     "end that",
@@ -439,7 +449,7 @@ static int check_number(struct gcr_restore *restore, pid_t number, const char *w
 		what, (int)number, stat.comm, (int)stat.parent, parent.comm);
 }
 
-/* Threads have numbers too, which the names of their images tell. */
+/* Thread ids must be free as well; they are part of the names of images. */
 static int check_threads(struct gcr_restore *restore, struct gcr_error *error)
 {
 	const struct gcr_manifest *manifest = restore->manifest;
@@ -455,7 +465,10 @@ static int check_threads(struct gcr_restore *restore, struct gcr_error *error)
 	return result;
 }
 
-/* What CRIU would find out in the middle; and nobody may become two. */
+/*
+ * Checks that the pids are free, which CRIU would notice only halfway; and that no process is
+ * frozen with the same bytes, because a process must not exist twice.
+ */
 static int check_pids(struct gcr_restore *restore, struct gcr_error *error)
 {
 	const struct gcr_manifest_tree *tree = restore->manifest->tree;
@@ -476,7 +489,7 @@ static int check_pids(struct gcr_restore *restore, struct gcr_error *error)
 	for (size_t i = 0; i < count && !result; i++) {
 		enum gcr_state state = gcr_process_state(list[i]);
 
-		/* The one that was dumped, when nobody has noticed its end yet. */
+		/* Skip the dumped process itself, if its end has not been noticed yet. */
 		if (gcr_process_has_ended(list[i]))
 			continue;
 		pthread_mutex_lock(&list[i]->lock);
@@ -493,7 +506,7 @@ static int check_pids(struct gcr_restore *restore, struct gcr_error *error)
 	return result;
 }
 
-/* VRAM is looked at by the thaw; that it is there at all can be told now. */
+/* Checks that the files exist with their sizes; the thaw verifies their contents. */
 static int check_vram(struct gcr_restore *restore, struct gcr_error *error)
 {
 	for (size_t i = 0; i < restore->members_count; i++) {

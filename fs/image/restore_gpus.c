@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Which GPUs a place gets here: of its vendor, its own ones or others of their model, and enough of
- * their VRAM. Nothing is taken yet.
+ * Chooses the GPUs for a restore: of the same vendor, the same GPUs as before or others of their
+ * model, with enough VRAM. Nothing is reserved yet.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -20,7 +20,7 @@ const struct gcr_manifest *gcr_restore_manifest_of(const struct gcr_restore *res
 	return member->manifest ? member->manifest : restore->manifest;
 }
 
-/* The names of the vendors that are here. */
+/* Lists the names of the vendors whose GPUs are present. */
 static void name_vendors(const struct gcr_daemon *daemon, char ret_text[64])
 {
 	size_t used = 0;
@@ -90,7 +90,9 @@ static int same_model(const struct gcr_backend *backend, const struct gcr_manife
 	char architecture[GCR_ARCHITECTURE_BYTES];
 
 	backend->format_architecture(now, architecture);
-	/* Boards of one name may be of several; and its kernels are for this one. */
+	/*
+	 * GPUs of one name may differ in architecture, and the program's kernels are made for one.
+	 */
 	if (!backend->has_control && *then->compute_capability &&
 	    strcmp(then->compute_capability, architecture) != 0)
 		return gcr_error_set(error, EOPNOTSUPP, "GPU %u was a %s, and here is a %s",
@@ -106,14 +108,14 @@ static int same_model(const struct gcr_backend *backend, const struct gcr_manife
 	return 0;
 }
 
-/* Is the GPU with this index of @vendor? */
+/* Does the GPU with this index belong to @vendor? */
 static bool is_of(const struct gcr_restore *restore, const struct gcr_vendor *vendor,
 		  uint32_t index)
 {
 	return gcr_gpus_vendor(restore->daemon->gpus, index) == vendor;
 }
 
-/* That of @vendor with the lowest index. */
+/* The GPU of @vendor with the lowest index. */
 static const struct gcr_gpu_info *first_of(const struct gcr_restore *restore,
 					   const struct gcr_vendor *vendor,
 					   const struct gcr_gpus_reply *reply)
@@ -135,8 +137,9 @@ static unsigned int count_of(const struct gcr_restore *restore, const struct gcr
 }
 
 /*
- * Where CRIU's plugin restores what has stayed on the GPU, it is that which chooses among several;
- * it leaves what comes from here where it was.
+ * Refuses to move a GPU whose contents CRIU's plugin restores if there are several to choose from:
+ * the plugin itself makes that choice. The plugin leaves contents dumped on this machine where they
+ * were.
  */
 static int check_choice(const struct gcr_restore *restore, const struct gcr_vendor *vendor,
 			const struct gcr_manifest_gpu *then, const struct gcr_gpu_info *to,
@@ -151,7 +154,10 @@ static int check_choice(const struct gcr_restore *restore, const struct gcr_vend
 			     then->index);
 }
 
-/* Where the contents of one GPU go: where gpu= says, to itself, or to another of its model. */
+/*
+ * Chooses the destination of one GPU's contents: the GPU given by gpu=, the same GPU, or another
+ * one of its model.
+ */
 static int place_gpu(struct gcr_restore *restore, const struct gcr_vendor *vendor,
 		     const struct gcr_manifest_gpu *then, const struct gcr_gpus_reply *reply,
 		     struct gcr_error *error)
@@ -228,9 +234,9 @@ static bool is_free(const struct gcr_restore *restore, const struct gcr_vendor *
 }
 
 /*
- * NVIDIA's driver wants a destination for every GPU that the program could see, each used once.
- * Where it was dumped here those are ours, of which the rest stay where they are or take what is
- * left.
+ * NVIDIA's driver requires a destination for every GPU that the program could see, and each may be
+ * used once. For a dump of this machine these are our GPUs: those not mapped yet stay where they
+ * are (first round) or take one that is left (second round).
  */
 static void place_others(struct gcr_restore *restore, const struct gcr_vendor *vendor,
 			 const struct gcr_gpus_reply *reply)
@@ -257,7 +263,7 @@ static void place_others(struct gcr_restore *restore, const struct gcr_vendor *v
 		}
 }
 
-/* Where what was on this GPU goes. */
+/* The destination of the contents of this GPU. */
 static const uint8_t *place_of(const struct gcr_restore *restore, const uint8_t *uuid)
 {
 	for (unsigned int i = 0; i < restore->moves_count; i++)
@@ -266,7 +272,7 @@ static const uint8_t *place_of(const struct gcr_restore *restore, const uint8_t 
 	return uuid;
 }
 
-/* What all members together will have on a GPU. */
+/* VRAM that all members together will need on a GPU. */
 static uint64_t need_of(const struct gcr_restore *restore, const uint8_t *uuid)
 {
 	uint64_t bytes = 0;
@@ -288,7 +294,7 @@ static uint64_t need_of(const struct gcr_restore *restore, const uint8_t *uuid)
 	return bytes;
 }
 
-/* What CRIU's plugin takes of VRAM nobody admits. */
+/* VRAM that CRIU's plugins take is not subject to admission (fs/engine/admission.h). */
 int gcr_restore_check_room(struct gcr_restore *restore, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = malloc(sizeof(*reply));

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The images that CRIU gets at a restore. A dump leaves nothing in them that ties the tree to a
- * parent that is gone; but images that an earlier version has dumped, or that have come from
- * elsewhere, may. What is in the place stays as its digests say: such images are changed in a
- * directory of their own beside it, that has hard links to all the others.
+ * The images that CRIU reads at a restore. A dump removes from the images everything that ties the
+ * tree to a parent outside the tree; but images that an earlier version dumped, or that come from
+ * elsewhere, may still contain such ties (parent-death signals). The place itself must stay as its
+ * digests say: the images are then changed in a separate directory in the place's directory, in
+ * which all other images are hard links.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +20,7 @@
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
 
-/* In the directory of the place, where only root comes. */
+/* In the directory of the place, which only root can access. */
 #define COPY_NAME "criu-changed"
 
 void gcr_restore_drop_images(struct gcr_restore *restore)
@@ -39,7 +40,7 @@ static int open_copy(struct gcr_restore *restore, int images_fd, struct gcr_erro
 	_cleanup_close_ int fd = -1;
 	int result;
 
-	/* One may be there that an earlier daemon has left. */
+	/* An earlier daemon may have left a copy. */
 	result = gcr_store_remove_tree(restore->daemon->store, place_fd, COPY_NAME, 0);
 	if (!result && mkdirat(place_fd, COPY_NAME, 0700) < 0)
 		result = -errno;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Restores that an earlier daemon was in the middle of. Nobody may live twice: until the thaw began
- * nothing of the tree had run, so it is ended, and the place is as it was. From then on the tree is
- * the process, if it lives; what of it is frozen has a record and its own links to its bytes. Only
- * what was on its way to other GPUs is ended then, too: the records do not tell which.
+ * Recovers restores that an earlier daemon had not finished. No process may exist twice: a tree
+ * whose thaw had not begun has not run, so it is ended, and the place is as before. A tree whose
+ * thaw had begun is the process, if it lives; its frozen processes have records and their own links
+ * to their bytes. The only exception are trees that were being moved to other GPUs: these are ended
+ * in either case, because the records do not contain the moves.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +26,7 @@
 #define END_USEC  (60 * GCR_USEC_PER_SEC)
 #define LOOK_USEC (5 * GCR_USEC_PER_MSEC)
 
-/* What drains its output ends a moment after it. */
+/* The program that drains the tree's output ends a moment after the tree. */
 #define MOMENT_USEC GCR_USEC_PER_SEC
 
 static bool is_root_alive(const struct gcr_place_made *made)
@@ -37,6 +38,14 @@ static bool is_root_alive(const struct gcr_place_made *made)
 	return !result || gcr_proc_is_silent(result);
 }
 
+/* Has the whole process ended? Its main thread has, but may have ended alone. */
+static bool has_ended(pid_t pid)
+{
+	int result = gcr_proc_is_ending(pid);
+
+	return result == -ESRCH || result > 0;
+}
+
 pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks,
 			    uint64_t *ret_ticks)
 {
@@ -44,8 +53,9 @@ pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since
 		const struct gcr_tree_process *process = &tree->processes[i];
 		struct gcr_proc_stat stat;
 
-		if (!gcr_proc_stat(process->pid, &stat) && !strchr("ZX", stat.state) &&
-		    stat.start_ticks >= since_ticks && !strcmp(stat.comm, process->comm)) {
+		if (!gcr_proc_stat(process->pid, &stat) && stat.start_ticks >= since_ticks &&
+		    !strcmp(stat.comm, process->comm) &&
+		    (!strchr("ZX", stat.state) || !has_ended(process->pid))) {
 			if (ret_ticks)
 				*ret_ticks = stat.start_ticks;
 			return process->pid;
@@ -54,7 +64,7 @@ pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since
 	return 0;
 }
 
-/* Without a cgroup, and before CRIU has told the root. */
+/* For a restore without a cgroup whose root CRIU had not reported yet. */
 static pid_t find_by_metadata(struct gcr_place *place, const struct gcr_place_made *made)
 {
 	_cleanup_close_ int fd = gcr_beneath_open(place->fd, "snapshot", O_RDONLY | O_DIRECTORY);
@@ -70,7 +80,7 @@ static pid_t find_by_metadata(struct gcr_place *place, const struct gcr_place_ma
 	return found;
 }
 
-/* Nothing of it lives; else -errno with words. */
+/* Ends what the restore had made. 0: no process of it is alive; else -errno with a message. */
 static int end_made(struct gcr_place *place, const struct gcr_place_made *made,
 		    struct gcr_error *error)
 {
@@ -145,13 +155,13 @@ static void go_back(struct gcr_place *place, const struct gcr_error *failed)
 	gcr_place_report(place, "recover", &error);
 }
 
-/* Those that an earlier daemon has left so, with references. */
+/* Places that an earlier daemon left in the state restoring, with references. */
 struct left {
 	struct gcr_place **places;
 	size_t count;
 };
 
-/* To be visited. */
+/* Adds @place to the list if it is such a place. */
 static int note(struct gcr_place *place, void *data)
 {
 	struct left *left = data;
@@ -199,7 +209,10 @@ static void recover_unthawed(struct gcr_place *place, const struct gcr_place_mad
 	go_back(place, &error);
 }
 
-/* The root has ended; so has all else in a moment, or it is not for us to end it. */
+/*
+ * The root has ended. The other processes end in a moment; if they do not, they are not ours to
+ * end, and the place is marked as failed.
+ */
 static void look_for_rest(struct gcr_place *place, const struct gcr_place_made *made)
 {
 	int64_t until_usec = gcr_clock_usec() + MOMENT_USEC;
@@ -226,7 +239,7 @@ static void recover_thawed(struct gcr_place *place, const struct gcr_place_made 
 		return;
 	}
 	gcr_restore_signal_all(made->root, made->root_ticks, SIGCONT);
-	/* Its library may not have found us yet. */
+	/* Its preload library may not have connected yet. */
 	if (gcr_processes_find(place->daemon->processes, made->root, &process) < 0 &&
 	    gcr_processes_add(place->daemon->processes, made->root, made->root_ticks, NULL,
 			      &process) < 0) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the tree had open outside of it is supplied again: by the file that the writer names, else
- * by a terminal, socket or pipe of the same kind. A small program for each tree has their other
- * ends, for as long as the tree lives, and writes all that comes into a log of limited size.
+ * Replaces files that the tree shared with processes outside: by the file that the writer names,
+ * else by a terminal, socket or pipe of the same kind. For each tree a small program, gpucr-drain,
+ * holds the other ends as long as the tree lives, and writes all output into a log of limited size.
  */
 #include <endian.h>
 #include <errno.h>
@@ -40,8 +40,9 @@ void gcr_supplies_finish(struct gcr_supplies *supplies)
 /* ---- the log ---- */
 
 /*
- * It is root's, so that its user can neither fill nor cut nor hold it, and its user may read it: by
- * an access list, as his group may have other members. acl(5), linux/posix_acl_xattr.h.
+ * The log is owned by root, so that the user can neither fill, truncate nor lock it. The user may
+ * read the log by an access list, because the user's group may have other members. acl(5),
+ * linux/posix_acl_xattr.h.
  */
 #define ACL_NAME "system.posix_acl_access"
 
@@ -72,7 +73,7 @@ static struct access_list readable_by(uid_t uid)
 	};
 }
 
-/* Is the log there one that we have made for this user? */
+/* Is the existing log one that the daemon has made for this user? */
 static bool is_log_of(int directory_fd, const char *name, uid_t uid)
 {
 	_cleanup_close_ int fd =
@@ -104,7 +105,7 @@ static int open_log(struct gcr_restore *restore, struct gcr_error *error)
 	if (fd < 0)
 		return gcr_error_set(error, -fd, "no log can be made: %s", strerror(-fd));
 	snprintf(name, sizeof(name), "%s.log", restore->place->name);
-	/* Another user's is not this one's. */
+	/* A log of another user is removed. */
 	if (!is_log_of(fd, name, uid) && unlinkat(fd, name, 0) < 0 && errno != ENOENT)
 		return gcr_error_set(error, errno, "no log can be made: %s", strerror(errno));
 	log_fd = openat(fd, name, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -118,9 +119,9 @@ static int open_log(struct gcr_restore *restore, struct gcr_error *error)
 	return log_fd;
 }
 
-/* ---- the program that writes there ---- */
+/* ---- the program that writes the log ---- */
 
-/* Our ends of terminals, sockets and pipes; fds[0] is the log. All are the drain's. */
+/* Our ends of terminals, sockets and pipes; fds[0] is the log. All are passed to gpucr-drain. */
 struct drain {
 	int *fds;
 	size_t count;
@@ -133,7 +134,7 @@ static void finish_drain(struct drain *drain)
 	free(drain->fds);
 }
 
-/* It goes on by itself, and ends when no program has the other ends any more. */
+/* Starts gpucr-drain, which runs by itself and ends when no program has the other ends open. */
 static int start_drain(struct gcr_restore *restore, int cgroup_procs_fd, const struct drain *drain,
 		       struct gcr_error *error)
 {
@@ -161,14 +162,14 @@ static int start_drain(struct gcr_restore *restore, int cgroup_procs_fd, const s
 	if (result < 0)
 		return gcr_error_set(error, -result, "%s cannot be started: %s", path,
 				     strerror(-result));
-	/* The processes that it has made go on. */
+	/* The started process exits; its children keep running. */
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	close(pidfd);
 	return 0;
 }
 
-/* A terminal of its own. */
+/* Makes a terminal. Returns its slave; *ret_ours is the master. */
 static int open_terminal(int *ret_ours, struct gcr_error *error)
 {
 	_cleanup_close_ int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
@@ -195,7 +196,10 @@ static int open_socket(int *ret_ours, struct gcr_error *error)
 	return ends[1];
 }
 
-/* Its user can open it again by /proc/PID/fd and /dev/stdout, as he could before. */
+/*
+ * Owned by the user, who can open the pipe again by /proc/PID/fd and /dev/stdout, as before the
+ * dump.
+ */
 static int open_pipe(const struct gcr_restore *restore, int *ret_ours, struct gcr_error *error)
 {
 	const struct stat *stat = &restore->place->stat;
@@ -210,7 +214,10 @@ static int open_pipe(const struct gcr_restore *restore, int *ret_ours, struct gc
 	return ends[1];
 }
 
-/* What root names; opened with the rights of those who have done so, however few these are. */
+/*
+ * Opens the file that root names by stdio=, with the rights of the opener and the writer, however
+ * few these are.
+ */
 static int open_named(const struct gcr_command *command, const char *key, struct gcr_error *error)
 {
 	const char *path = command->stdio;
@@ -231,7 +238,7 @@ static int open_named(const struct gcr_command *command, const char *key, struct
 	return fd;
 }
 
-/* *ret_ours: the drain's end, -1 where there is none. */
+/* Returns the descriptor for CRIU. *ret_ours: our end, for gpucr-drain; -1: there is none. */
 static int supply(struct gcr_restore *restore, const struct gcr_tree_supply *wanted, int *ret_ours,
 		  struct gcr_error *error)
 {
@@ -261,7 +268,10 @@ static int supply_all(struct gcr_restore *restore, struct drain *drain,
 
 		if (fd < 0)
 			return fd;
-		/* One that another reader empties first must not hold up the others. */
+		/*
+		 * Nonblocking: if another reader empties one source, gpucr-drain must still serve
+		 * the others.
+		 */
 		if (ours >= 0) {
 			fcntl(ours, F_SETFL, fcntl(ours, F_GETFL) | O_NONBLOCK);
 			drain->fds[drain->count++] = ours;

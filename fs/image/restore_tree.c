@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The tree that a restore makes: CRIU leaves all of it stopped. A GPU process becomes an entry of
- * the table, frozen, with links to its files, before it runs at all: its library finds a daemon
- * that knows it.
+ * The restored tree, which CRIU leaves stopped. Each GPU process is entered into the process table,
+ * frozen, with links to its files, before it runs: so its library finds a daemon that knows the
+ * process.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,11 +33,11 @@
 
 #define CRIU_LOOK_USEC (50 * GCR_USEC_PER_MSEC)
 #define END_USEC       (60 * GCR_USEC_PER_SEC)
-#define LEFT_END_USEC  GCR_USEC_PER_SEC /* of what CRIU made that itself does not end */
+#define LEFT_END_USEC  GCR_USEC_PER_SEC /* if CRIU itself does not end */
 
-/* ---- its cgroup ---- */
+/* ---- the cgroup ---- */
 
-/* Without one the tree is in ours, which the log tells. */
+/* Returns a descriptor of cgroup.procs. -1: the tree will be in our cgroup, as the log says. */
 static int make_cgroup(struct gcr_restore *restore)
 {
 	struct gcr_error error;
@@ -56,7 +56,7 @@ static void drop_cgroup(struct gcr_restore *restore)
 	char *cgroup = TAKE_PTR(restore->cgroup);
 	int result = cgroup ? gcr_restored_cgroup_remove(cgroup) : 0;
 
-	/* A CRIU that was being started may have come into it since all in it was killed. */
+	/* A CRIU that was starting may have entered the cgroup after its processes were killed. */
 	if (result == -EBUSY && !restore->is_left && !gcr_restored_cgroup_kill(cgroup, END_USEC))
 		result = gcr_restored_cgroup_remove(cgroup);
 	if (result < 0)
@@ -64,7 +64,7 @@ static void drop_cgroup(struct gcr_restore *restore)
 	free(cgroup);
 }
 
-/* ---- for a next daemon ---- */
+/* ---- the mark for a next daemon ---- */
 
 int gcr_restore_mark(struct gcr_restore *restore, enum gcr_place_progress progress,
 		     struct gcr_error *error)
@@ -77,7 +77,10 @@ int gcr_restore_mark(struct gcr_restore *restore, enum gcr_place_progress progre
 		.cgroup = restore->cgroup,
 	};
 
-	/* What somebody else has restored is not ours to end, and no name of the place. */
+	/*
+	 * A process that another program has restored is not ours to end, and the place is not its
+	 * name.
+	 */
 	if (restore->command.restored)
 		return 0;
 	return gcr_place_mark(restore->place, &made, error);
@@ -138,7 +141,9 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 	return gcr_criu_start(program, &options, ret_job, error);
 }
 
-/* The start time of @pid. -ESRCH: it has ended; one that is older than the restore has its number.
+/*
+ * The start time of @pid. -ESRCH: the process has ended; also if its pid is that of a process that
+ * is older than the restore.
  */
 static int get_ticks(const struct gcr_restore *restore, pid_t pid, uint64_t *ret_ticks)
 {
@@ -153,7 +158,7 @@ static int get_ticks(const struct gcr_restore *restore, pid_t pid, uint64_t *ret
 	return 0;
 }
 
-/* CRIU tells processes by their numbers: take their start times, and forget those that ended. */
+/* CRIU reports pids only: determines the start times, and forgets processes that have ended. */
 static int identify(struct gcr_restore *restore, struct gcr_error *error)
 {
 	pid_t root = restore->root;
@@ -177,7 +182,9 @@ static int is_stopped(void *data)
 	return gcr_restore_stopped(data);
 }
 
-/* As many as may hang, and no more, are under way at once. */
+/*
+ * Takes a slot that bounds the number of restores under way, because each of them may hang in CRIU.
+ */
 static int begin_errand(struct gcr_restore *restore, struct gcr_errand **ret_errand,
 			struct gcr_error *error)
 {
@@ -195,7 +202,10 @@ static void end_errand(void *data)
 
 GCR_DEFINE_CLEANUP(struct gcr_errand *, gcr_errand_end);
 
-/* It ends when what it waits for in the kernel has, and makes nothing more. */
+/*
+ * Leaves a killed CRIU behind: it ends when the kernel call that blocks it returns, and makes no
+ * more processes.
+ */
 static int leave_criu(struct gcr_restore *restore, struct gcr_criu_job *job,
 		      struct gcr_errand *errand, struct gcr_error *error)
 {
@@ -236,7 +246,7 @@ int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error)
 	}
 	while (gcr_criu_wait(job, CRIU_LOOK_USEC, -1) == -ETIMEDOUT)
 		if (gcr_restore_stopped(restore)) {
-			result = gcr_criu_stop(job, 0); /* to cancel it is to kill it */
+			result = gcr_criu_stop(job, 0); /* cancelling CRIU means killing it */
 			break;
 		}
 	if (result == -ETIMEDOUT) {
@@ -258,7 +268,9 @@ int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error)
 
 /* ---- members ---- */
 
-/* Its number now: @inside in the tree's own pid namespace, if it has one, else in ours. */
+/*
+ * Has the process the pid @inside: in the tree's own pid namespace, if there is one, else in ours?
+ */
 static bool is_pid_of(const struct gcr_restore *restore, const struct gcr_restore_held *held,
 		      pid_t inside)
 {
@@ -271,8 +283,8 @@ static bool is_pid_of(const struct gcr_restore *restore, const struct gcr_restor
 }
 
 /*
- * The process of the tree that had the pid @inside where it was dumped; NULL: there is none. It can
- * end, and another process get its number; has_ended() tells, once it is claimed.
+ * The process of the tree that had the pid @inside when dumped; NULL: there is none. The process
+ * can end and its pid be reused: call has_ended() once the process has been claimed.
  */
 static const struct gcr_restore_held *find_held(const struct gcr_restore *restore, pid_t inside)
 {
@@ -297,7 +309,7 @@ static const uint8_t *destination(const struct gcr_restore *restore, const uint8
 	return uuid;
 }
 
-/* The table's entry, as if it had been frozen here. */
+/* Fills in the table's entry, as if the process had been frozen here. */
 static void fill_in(struct gcr_restore *restore, const struct gcr_restore_member *member,
 		    const struct gcr_manifest *manifest, struct gcr_snapshot *snapshot)
 {
@@ -311,7 +323,7 @@ static void fill_in(struct gcr_restore *restore, const struct gcr_restore_member
 	for (size_t i = 0; i < manifest->gpus_count; i++) {
 		struct gcr_share *share = &process->shares[process->shares_count];
 
-		/* What CRIU's plugin has restored needs no room any more. */
+		/* VRAM that CRIU's plugin has restored needs no room any more. */
 		if (!manifest->gpus[i].control_bytes || !process->vendor->backend->has_control)
 			continue;
 		memcpy(share->uuid, manifest->gpus[i].uuid, GCR_UUID_BYTES);
@@ -358,7 +370,7 @@ static int write_record(struct gcr_restore *restore, const struct gcr_restore_me
 		      : 0;
 }
 
-/* Links to its files, with metadata that names the process as it is now. */
+/* Makes links to the VRAM files, with metadata that names the process as it is now. */
 static int adopt_bytes(struct gcr_restore *restore, const struct gcr_restore_member *member,
 		       struct gcr_manifest *manifest, struct gcr_snapshot **ret_snapshot,
 		       struct gcr_error *error)
@@ -379,7 +391,7 @@ static int adopt_bytes(struct gcr_restore *restore, const struct gcr_restore_mem
 	metadata = malloc(sizeof(*metadata));
 	if (!metadata)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	/* What belongs to the other one stays there. */
+	/* Copied without the lists, which belong to @manifest and stay there. */
 	*metadata = *manifest;
 	metadata->images = NULL;
 	metadata->images_count = 0;
@@ -391,7 +403,10 @@ static int adopt_bytes(struct gcr_restore *restore, const struct gcr_restore_mem
 	return result;
 }
 
-/* `pid=N` may be anybody's; or that of an attempt that failed, which is still there, frozen. */
+/*
+ * Discards bytes that the process has in the store from a failed attempt, in which it stayed
+ * frozen. `pid=N` may name any process: -EBUSY if the process has other bytes, or a verb.
+ */
 static int forget_bytes(struct gcr_process *process, const char *generation,
 			struct gcr_error *error)
 {
@@ -413,8 +428,8 @@ static int forget_bytes(struct gcr_process *process, const char *generation,
 }
 
 /*
- * It holds no GPU, and its library may not have come yet: the scan would take it for one that has
- * let go, before it is frozen.
+ * Claims the process for the verb. The process holds no GPU, and its library may not have connected
+ * yet: until it is marked as frozen, the scan would take it for one that has released its GPU.
  */
 static int adopt_process(struct gcr_restore *restore, struct gcr_restore_member *member,
 			 uint64_t start_ticks, const struct gcr_manifest *manifest,
@@ -443,7 +458,7 @@ static int adopt_process(struct gcr_restore *restore, struct gcr_restore_member 
 	return 0;
 }
 
-/* The process that has the pid of `pid=N` now. */
+/* For `pid=N`: claims the process that has this pid now. */
 static int adopt_named(struct gcr_restore *restore, struct gcr_restore_member *member,
 		       const struct gcr_manifest *manifest, struct gcr_error *error)
 {
@@ -499,7 +514,7 @@ static int adopt(struct gcr_restore *restore, struct gcr_restore_member *member,
 	return result;
 }
 
-/* While all of them are stopped: once some run, the tree may never be the same twice. */
+/* Opens all processes of the tree while they are stopped: once some run, the tree can change. */
 static int hold_all(struct gcr_restore *restore, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_proc_member *tree = NULL;
@@ -508,7 +523,7 @@ static int hold_all(struct gcr_restore *restore, struct gcr_error *error)
 
 	if (result < 0)
 		return result;
-	/* The first one is the root. */
+	/* The first process of the list is the root. */
 	if (tree[0].start_ticks != restore->root_ticks)
 		return gcr_error_set(error, EIO, "process %d, which CRIU has restored, has ended",
 				     (int)restore->root);
@@ -537,7 +552,7 @@ int gcr_restore_adopt(struct gcr_restore *restore, struct gcr_error *error)
 	return result;
 }
 
-/* ---- going on, and the end ---- */
+/* ---- continuing and ending ---- */
 
 void gcr_restore_signal_all(pid_t root, uint64_t root_ticks, int number)
 {
@@ -561,7 +576,7 @@ void gcr_restore_signal_all(pid_t root, uint64_t root_ticks, int number)
 
 void gcr_restore_let_run(struct gcr_restore *restore, bool all)
 {
-	/* They have their places here now, in which the next freeze finds them. */
+	/* The members are on their new GPUs now; the next freeze finds them there. */
 	for (size_t i = 0; i < restore->members_count && all; i++) {
 		struct gcr_process *process = restore->members[i].process;
 
@@ -579,7 +594,7 @@ void gcr_restore_let_run(struct gcr_restore *restore, bool all)
 			0);
 }
 
-/* Children first: nobody is given to another parent before. */
+/* Children first: no process gets another parent before it is killed. */
 int gcr_restore_end_below(pid_t root, uint64_t root_ticks)
 {
 	_cleanup_free_ struct gcr_proc_member *tree = NULL;
@@ -625,8 +640,9 @@ int gcr_restore_end_below(pid_t root, uint64_t root_ticks)
 }
 
 /*
- * Without a cgroup, when CRIU has not told the root: all pids of the tree were free when CRIU was
- * started. Those of a namespace end with its init, which has not heard of CRIU's success.
+ * For a restore without a cgroup if CRIU has not reported the root: finds processes by their pids,
+ * all of which were free when CRIU was started. With `pid=new` there is nothing to do: the
+ * processes end with the init of their namespace, which was not told of CRIU's success.
  */
 static int end_by_metadata(struct gcr_restore *restore)
 {
@@ -651,10 +667,10 @@ int gcr_restore_end_tree(struct gcr_restore *restore)
 
 	if (restore->command.restored)
 		return 0;
-	/* Also what a CRIU that has failed, or was killed by somebody, has left behind. */
+	/* Including processes that were left by a CRIU that failed or was killed. */
 	if (restore->cgroup)
 		result = gcr_restored_cgroup_kill(restore->cgroup, end_usec);
-	/* The init itself is last to end. */
+	/* The init itself is the last to end. */
 	if (restore->namespace_init > 0 && !restore->cgroup)
 		result = gcr_restore_end_below(restore->namespace_init,
 					       restore->namespace_init_ticks);
@@ -662,13 +678,13 @@ int gcr_restore_end_tree(struct gcr_restore *restore)
 		result = gcr_restore_end_below(restore->root, restore->root_ticks);
 	if (!restore->root && !restore->cgroup && !result)
 		result = end_by_metadata(restore);
-	/* CRIU itself, where it has no cgroup. */
+	/* Without a cgroup CRIU itself may still be alive. */
 	if (restore->is_left && !result)
 		result = -ETIMEDOUT;
 	if (result < 0)
 		gcr_log(LOG_ERR, restore->root, "%s: what was restored in vain does not end: %s",
 			restore->place->name, strerror(-result));
-	/* They leave the table now, and their links and records go. */
+	/* Ended processes leave the table, and their links and records are removed. */
 	for (size_t i = 0; i < restore->members_count; i++)
 		if (restore->members[i].process)
 			gcr_process_has_ended(restore->members[i].process);

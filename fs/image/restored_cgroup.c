@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Making and removing cgroups of restored trees. Keeps no state, holds no lock. */
+/* Makes and removes cgroups of restored trees. Keeps no state, holds no lock. */
 #include "fs/image/restored_cgroup.h"
 
 #include <dirent.h>
@@ -18,8 +18,8 @@
 #include "lib/proc_cgroup.h"
 
 #define PARENT	    "gpucrfs"
-#define PREFIX	    "gpucr" /* and a number, and '-' */
-#define NAME_LENGTH 200	    /* of what is given; the whole may have 255 */
+#define PREFIX	    "gpucr" /* followed by a number, if any, and '-' */
+#define NAME_LENGTH 200	    /* limit of the given part; a file name may have 255 */
 #define NUMBERS	    100
 #define YOUNG_SEC   60
 
@@ -32,8 +32,9 @@ static int make_directory(const char *path)
 }
 
 /*
- * Any name of a place is one of a cgroup, but for newlines. The number comes before the name: no
- * place, whatever its name is, gets another one's path.
+ * The path of a cgroup. Every name of a place is valid for a cgroup, except for newlines. The
+ * number comes before the name, so that no name, whatever it is, leads to the path of another
+ * place.
  */
 static char *path_of(const char *point, const char *name, int number)
 {
@@ -51,13 +52,13 @@ static char *path_of(const char *point, const char *name, int number)
 	return path;
 }
 
-/* Another daemon may have made it, and be about to use it. */
+/* A young cgroup may belong to another daemon that is about to use it. */
 static bool is_young(const struct stat *stat)
 {
 	return time(NULL) - stat->st_mtim.tv_sec < YOUNG_SEC;
 }
 
-/* -EBUSY: it is there, and is somebody's. */
+/* -EBUSY: the cgroup exists and is in use, or may be. */
 static int make_named(const char *path)
 {
 	struct stat status;
@@ -68,7 +69,7 @@ static int make_named(const char *path)
 		return -errno;
 	if (stat(path, &status) == 0 && is_young(&status))
 		return -EBUSY;
-	/* One that is left over may have settings of its own. */
+	/* A cgroup that is left over may have settings: remove it and make a new one. */
 	if (rmdir(path) < 0 && errno != ENOENT)
 		return -errno;
 	return mkdir(path, 0755) == 0 ? 0 : errno == EEXIST ? -EBUSY : -errno;
@@ -128,7 +129,10 @@ int gcr_restored_cgroup_make(const char *name, char **ret_directory, int *ret_pr
 	_cleanup_free_ char *point = NULL;
 	int r = gcr_proc_cgroup_mount(&point);
 
-	/* Those that were too young for the sweep at our start, or that a child outlived. */
+	/*
+	 * Removes cgroups that were too young for the sweep at start, or that a child process
+	 * outlived.
+	 */
 	gcr_restored_cgroup_sweep();
 	if (r == -ENOENT)
 		return gcr_error_set(error, EOPNOTSUPP,
@@ -168,7 +172,7 @@ bool gcr_restored_cgroup_is_used(const char *directory)
 	_cleanup_fclose_ FILE *file = open_file(directory, "cgroup.events", "re");
 	char line[64];
 
-	/* Where nobody can tell, it may be. */
+	/* If its state cannot be read, the cgroup counts as used. */
 	if (!file)
 		return errno != ENOENT && errno != ENODEV;
 	while (fgets(line, sizeof(line), file))
@@ -177,7 +181,7 @@ bool gcr_restored_cgroup_is_used(const char *directory)
 	return false;
 }
 
-/* One by one, for kernels before 5.14, which have no cgroup.kill. */
+/* Kills the processes one by one: kernels before 5.14 have no cgroup.kill. */
 static void kill_each(const char *directory)
 {
 	_cleanup_fclose_ FILE *file = open_file(directory, "cgroup.procs", "re");
@@ -186,7 +190,7 @@ static void kill_each(const char *directory)
 	while (file && fgets(line, sizeof(line), file)) {
 		pid_t pid = atoi(line);
 
-		/* 0 is one that our pid namespace does not have. */
+		/* 0 stands for a process outside our pid namespace. */
 		if (pid > 1)
 			kill(pid, SIGKILL);
 	}
@@ -239,7 +243,7 @@ void gcr_restored_cgroup_sweep(void)
 		return;
 	}
 	dir = opendir(parent);
-	/* The kernel does not remove one that is used. */
+	/* The kernel refuses to remove a cgroup that has processes. */
 	while (dir && (entry = readdir(dir)))
 		if (!strncmp(entry->d_name, PREFIX, strlen(PREFIX)) &&
 		    !fstatat(dirfd(dir), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) &&

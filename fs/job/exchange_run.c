@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The two tasks of an exchange from start to end: what each does, and how it is taken back.
- */
+/* The two tasks of an exchange from start to end: the work of each, and its undo. */
 #include "fs/job/exchange_run.h"
 
 #include <errno.h>
@@ -17,15 +15,17 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* As GCR_EXCHANGE_GIVE_UP_USEC when the thaw has gone back, of what others have: until then they
- * come to an end. */
+/*
+ * Replaces GCR_EXCHANGE_GIVE_UP_USEC once the thaw has rolled back: how long the undo waits for
+ * resources of other verbs, which end within this time.
+ */
 #define UNDO_USEC  (60 * GCR_USEC_PER_SEC)
-/* The same of a freeze: until it looks. */
+/* How long a failed thaw waits for the freeze to react. */
 #define REACT_USEC (2 * GCR_USEC_PER_SEC)
 
 /*
- * Nobody is to find it kept for him any more; but by the thaw it is not taken from a freeze that
- * may have to take VRAM again, which gives it up itself.
+ * Give up the admission that is kept for a roll-back. A failed thaw does not take the admission
+ * from a freeze that may have to take VRAM again; the freeze gives it up itself.
  */
 static void give_up_admission(struct gcr_task *task, bool has_failed)
 {
@@ -46,7 +46,7 @@ static void give_up_admission(struct gcr_task *task, bool has_failed)
 		gcr_admission_leave(task->process->daemon->admission, mask);
 }
 
-/* Has the thaw taken all its VRAM, or none that it may yet take? */
+/* Has the thaw taken all its VRAM, or finally given up taking any? */
 static bool has_left(struct gcr_exchange *exchange)
 {
 	bool has;
@@ -75,9 +75,9 @@ int gcr_exchange_check(struct gcr_process *thawed, struct gcr_process *frozen,
 	return 0;
 }
 
-/* ---- the two ---- */
+/* ---- the two tasks ---- */
 
-/* A next daemon that finds it frozen knows why. */
+/* Note in the record why the process is frozen, for a next daemon. */
 static void note(const struct gcr_task *task)
 {
 	const struct gcr_process *thawed = gcr_task_sibling(task, 0);
@@ -89,7 +89,7 @@ static void note(const struct gcr_task *task)
 	pthread_mutex_unlock(&process->lock);
 }
 
-/* It stays where it is now, whatever becomes of the other one. */
+/* The process stays in its present state, whatever happens to the other one: remove the note. */
 static void forget(const struct gcr_task *task)
 {
 	struct gcr_process *process = task->process;
@@ -109,7 +109,7 @@ static void forget(const struct gcr_task *task)
 			strerror(-result));
 }
 
-/* It was frozen for one that could not be thawed. */
+/* The process was frozen for one that could not be thawed: thaw it again. */
 static int thaw_again(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	struct gcr_exchange *exchange = task->exchange;
@@ -154,7 +154,10 @@ static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_e
 				(int)gcr_task_sibling(task, 0)->pid);
 			return 0;
 		}
-		/* What the driver restores would be lost if somebody took VRAM from it. */
+		/*
+		 * The process that the driver is restoring would be lost if another one took its
+		 * VRAM.
+		 */
 		if (progress != GCR_EXCHANGE_FAILED && !has_left(task->exchange))
 			result = gcr_error_set(error, ETIMEDOUT,
 					       "the driver does not let go of that one");
@@ -163,7 +166,7 @@ static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_e
 		if (result != -ENOMEM && result != -ETIMEDOUT)
 			break;
 	}
-	/* Whoever stopped the two explains it. */
+	/* The reason of the operation's stop is the message. */
 	if (!result) {
 		*error = (struct gcr_error){0};
 		return -ECANCELED;
@@ -199,14 +202,14 @@ void gcr_exchange_end(struct gcr_task *task, int result, struct gcr_error *error
 	bool has_failed = false;
 	bool had_ended;
 
-	/* What only the daemon's stop has prevented is left for the next one. */
+	/* If only the daemon's stop prevented the undo, the note is kept for the next daemon. */
 	if (!task->recovery && (!result || !atomic_load(&task->process->daemon->stopping)))
 		forget(task);
 	if (!task->exchange)
 		return;
 	progress = gcr_exchange_progress_of(task);
 	had_ended = gcr_exchange_get(task->exchange, progress) >= GCR_EXCHANGE_DONE;
-	/* The VRAM of a process that has ended is free, whatever else became of it. */
+	/* The VRAM of a process that has ended is free, however its task ended. */
 	if (gcr_exchange_freezes(task) &&
 	    (result == -ESRCH || gcr_process_has_ended(task->process)))
 		result = 0;
@@ -214,7 +217,10 @@ void gcr_exchange_end(struct gcr_task *task, int result, struct gcr_error *error
 		gcr_task_fail(task, error);
 	gcr_exchange_set(task, result < 0 ? GCR_EXCHANGE_FAILED : GCR_EXCHANGE_DONE);
 	if (gcr_exchange_thaws(task) && result < 0) {
-		/* Who has to go back finds it; nobody else waits for one that does not answer. */
+		/*
+		 * A freeze that has to roll back finds the admission; one that does not react in
+		 * time is not waited for.
+		 */
 		while (!had_ended &&
 		       gcr_exchange_get(task->exchange, &task->exchange->frozen) <
 			       GCR_EXCHANGE_BEGUN &&

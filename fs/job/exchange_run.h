@@ -1,19 +1,26 @@
 /* SPDX-License-Identifier: MIT */
-/* What an operation does with the two tasks of an exchange (fs/engine/exchange.h). */
+/* The part of an operation that carries out the two tasks of an exchange (fs/engine/exchange.h). */
 #ifndef GCR_FS_JOB_EXCHANGE_RUN_H
 #define GCR_FS_JOB_EXCHANGE_RUN_H
 
 #include "fs/engine/exchange.h"
 
-/* -EOPNOTSUPP, with words: one of them has no engine whose bytes go through workers. */
+/*
+ * Can the two be exchanged? -EOPNOTSUPP, with a message, if the engine of one of them does not move
+ * VRAM with workers.
+ */
 int gcr_exchange_check(struct gcr_process *thawed, struct gcr_process *frozen,
 		       struct gcr_error *error);
 
-/* Carry out the task's part; it has ended for the other one too when this returns. */
+/* Carry out the task's part. On return the part has ended for the other task too. */
 int gcr_exchange_carry_out(struct gcr_task *task, enum gcr_state *ret_state,
 			   struct gcr_error *error);
 
-/* The task has come to its end, perhaps without having begun; its thread does nothing any more. */
+/*
+ * The task has ended, perhaps without having begun: tells the other task of the exchange how, and
+ * gives the kept admission up. A thaw that has failed first waits up to 2 s for the freeze to
+ * react.
+ */
 void gcr_exchange_end(struct gcr_task *task, int result, struct gcr_error *error);
 
 #endif

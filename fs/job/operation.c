@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Starting, joining, stopping and ending verbs. `operations.lock` makes the decisions "which verb
- * is under way for which process" one at a time; operation->lock guards one operation's votes,
- * stop reason and waiters, and is the last that is taken. Waiters are answered and events written
- * with no lock held.
+ * Starting, joining, stopping and ending operations. `operations.lock` serialises the decisions
+ * which verb is under way for which process; operation->lock guards one operation's votes, stop
+ * reason and waiters, and is taken last. Waiters are answered and events written with no lock held.
  */
 #include "fs/job/operation_private.h"
 
@@ -46,7 +45,6 @@ void gcr_operation_unref(struct gcr_operation *operation)
 	free(operation);
 }
 
-/* All tasks have ended. */
 void gcr_operation_complete(struct gcr_operation *operation)
 {
 	struct gcr_operation **link;
@@ -114,8 +112,8 @@ static void add_task(struct gcr_operation *operation, struct gcr_process *proces
 }
 
 /*
- * Start the threads of an operation that is in the list and in its processes' `task`. A thread
- * that cannot be made counts as a task that failed; then the others roll back.
+ * Start the threads of an operation that is in the list and in its processes' `task`. If a thread
+ * cannot be created, its task counts as failed, and the others roll back.
  */
 static void launch(struct gcr_operation *operation)
 {
@@ -152,8 +150,8 @@ static void launch(struct gcr_operation *operation)
 }
 
 /*
- * What forbids @command for @process now, perhaps as one half of an exchange; *ret_nothing: it is
- * there already. Lock: operations.lock.
+ * Check whether @command is allowed for @process now, perhaps as one half of an exchange;
+ * *ret_nothing: the process is in the wanted state already. Lock: operations.lock.
  */
 static int check_locked(struct gcr_process *process, const struct gcr_command *command,
 			bool is_exchanged, bool *ret_nothing, struct gcr_error *error)
@@ -172,7 +170,7 @@ static int check_locked(struct gcr_process *process, const struct gcr_command *c
 							       : gcr_state_name(process->state));
 	else if (process->state == gcr_verb_goal(verb))
 		*ret_nothing = !command->park;
-	/* What it has in VRAM, and what it will need, only a thaw of its own finds out. */
+	/* Only a thaw of its own finds out how much VRAM a failed process has and needs. */
 	else if (is_exchanged && process->state == GCR_STATE_FAILED)
 		result = gcr_error_set(error, EBUSY,
 				       "an exchange thaws a frozen process and freezes a running "
@@ -186,7 +184,7 @@ static int check_locked(struct gcr_process *process, const struct gcr_command *c
 	return result;
 }
 
-/* A task for every process that is not there already. Lock: operations.lock. */
+/* Add a task for every process that is not in the wanted state already. Lock: operations.lock. */
 static int add_tasks_locked(struct gcr_operation *operation, struct gcr_process *const *processes,
 			    size_t count, struct gcr_error *error)
 {
@@ -203,7 +201,7 @@ static int add_tasks_locked(struct gcr_operation *operation, struct gcr_process 
 		if (!nothing)
 			add_task(operation, processes[i], command);
 	}
-	/* Half an exchange is none. */
+	/* An exchange needs both processes. */
 	if (operation->exchange && operation->count == 1)
 		return gcr_error_set(error, EBUSY,
 				     "an exchange thaws a frozen process and freezes a running "
@@ -212,7 +210,9 @@ static int add_tasks_locked(struct gcr_operation *operation, struct gcr_process 
 	return 0;
 }
 
-/* The one operation that carries out @verb for these processes (and others?) now, or NULL. */
+/*
+ * The operation that carries out @verb now for all these processes (and perhaps others), or NULL.
+ */
 static struct gcr_operation *find_to_join_locked(enum gcr_verb verb,
 						 struct gcr_process *const *processes, size_t count)
 {
@@ -247,7 +247,7 @@ static bool same_way(const struct gcr_command *left, const struct gcr_command *r
 	return true;
 }
 
-/* Join unless it is being rolled back, takes other things along, or goes to other GPUs. */
+/* Join the operation, unless it is being rolled back or its options differ. */
 static int join_locked(struct gcr_operation *operation, const struct gcr_command *command,
 		       struct gcr_waiter *waiter)
 {
@@ -403,7 +403,7 @@ void gcr_operation_drop_recovery(struct gcr_operation *operation)
 	gcr_operation_complete(operation);
 }
 
-/* Is it what one of these processes is about? Lock: operations.lock. */
+/* Is the operation under way for any of these processes? Lock: operations.lock. */
 static bool is_for_any_locked(const struct gcr_operation *operation,
 			      struct gcr_process *const *processes, size_t count)
 {
@@ -435,7 +435,7 @@ size_t gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
 			continue;
 		}
 		pthread_mutex_lock(&operation->lock);
-		/* It has ended meanwhile: nobody would end the cancellation. */
+		/* The operation has just ended, and would never end the cancellation. */
 		if (operation->is_over) {
 			pthread_mutex_unlock(&operation->lock);
 			continue;
@@ -454,7 +454,10 @@ size_t gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
 	return found;
 }
 
-/* All or none: what can no longer be done for this one is not done for the others. */
+/*
+ * A process has ended: stops its operation (all or none), unless it was the process to be frozen
+ * in an exchange.
+ */
 static void process_ended(struct gcr_process *process)
 {
 	struct gcr_operation *operation = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What operation.c (which verb is under way for which process) and operation_task.c (one process of
- * it) share.
+ * Declarations shared by operation.c (which verb is under way for which process) and
+ * operation_task.c (one process of an operation).
  */
 #ifndef GCR_FS_JOB_OPERATION_PRIVATE_H
 #define GCR_FS_JOB_OPERATION_PRIVATE_H
@@ -14,14 +14,14 @@ GCR_DEFINE_CLEANUP(struct gcr_operation *, gcr_operation_unref);
 
 /* ---- operation.c ---- */
 
-/* All tasks have ended: who waits is answered. */
+/* All tasks have ended: answer the waiters. */
 void gcr_operation_complete(struct gcr_operation *operation);
 
 /* ---- operation_task.c ---- */
 
-/* The thread of a task. */
+/* Thread function of a task. */
 void *gcr_task_run(void *task);
-/* It has ended with @result and @error, and left its process in @state. */
+/* End the task with @result and @error, and set its process's state to @state. */
 void gcr_task_finish(struct gcr_task *task, int result, enum gcr_state state,
 		     struct gcr_error *error);
 

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * One task of an operation, on its own thread: what it carries out, and what becomes of its
- * process.
- */
+/* One task of an operation, on its own thread: its work, and the resulting state of its process. */
 #include "fs/job/operation_private.h"
 
 #include <errno.h>
@@ -52,7 +49,9 @@ static int unpack(struct gcr_task *task, struct gcr_snapshot *snapshot, struct g
 	return result;
 }
 
-/* Verbs win over those who write to the snapshot that the process has. */
+/*
+ * Hold the process's snapshot, so that the verb takes precedence over users who write to its files.
+ */
 static int hold_own_snapshot(struct gcr_task *task, struct gcr_error *error)
 {
 	bool is_unpacked = task->command->verb == GCR_VERB_DUMP && !task->recovery;
@@ -65,12 +64,12 @@ static int hold_own_snapshot(struct gcr_task *task, struct gcr_error *error)
 	pthread_mutex_unlock(&process->lock);
 	if (!snapshot)
 		return 0;
-	/* A place has the files themselves. */
+	/* A place (the directory of a dumped process) contains the files unpacked. */
 	if (is_unpacked)
 		result = unpack(task, snapshot, error);
 	if (!result)
 		result = gcr_task_hold_snapshot(task, snapshot, error);
-	/* Its owner may have moved a file away meanwhile, and back. */
+	/* The owner may have moved a file away, and back, during the unpacking. */
 	if (!result && is_unpacked && is_packed(snapshot))
 		result = gcr_error_set(error, EBUSY,
 				       "somebody has changed the files of process %d as they were "
@@ -110,7 +109,7 @@ static int carry_out(struct gcr_task *task, enum gcr_state *ret_state, struct gc
 	return gcr_engine_freeze(task, ret_state, error);
 }
 
-/* What the writer is told when a task ended because the operation was to stop. */
+/* Set the message for a task that ended because the operation was to stop. */
 static void explain_stop(const struct gcr_task *task, int reason, struct gcr_error *error)
 {
 	const char *verb = gcr_verb_name(task->command->verb);
@@ -120,7 +119,7 @@ static void explain_stop(const struct gcr_task *task, int reason, struct gcr_err
 		gcr_error_set(error, ESRCH, "process %d has ended", (int)task->process->pid);
 		return;
 	}
-	/* The engine has words of its own only if something went wrong on the way back. */
+	/* The engine has set a message only if the roll-back had a failure of its own. */
 	if (error->words[0])
 		snprintf(tail, sizeof(tail), "; %.400s", error->words);
 	switch (reason) {
@@ -160,16 +159,16 @@ void gcr_task_finish(struct gcr_task *task, int result, enum gcr_state state,
 	bool counts;
 
 	gcr_exchange_end(task, result, error);
-	/* What is dumped has ended by our hand. */
+	/* A dumped process was ended by the daemon itself. */
 	if (state != GCR_STATE_DUMPED && gcr_process_has_ended(process)) {
 		result = gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
 		gcr_record_remove(operation->daemon->runtime_fd, process->pid,
 				  process->start_ticks);
 	}
 	gcr_gpus_expire(operation->daemon->gpus);
-	/* Without the one that was to make room a thaw goes on. */
+	/* A thaw continues even if the process to be frozen for it has ended. */
 	counts = error->number != ESRCH || !gcr_exchange_freezes(task);
-	/* A deadline that the writers have been told of already is not told twice. */
+	/* A deadline that was reported to the writers before is not reported again. */
 	told = error->number == ETIMEDOUT && atomic_load(&task->control_pending) &&
 	       gcr_transition_find(verb, state);
 	if (!task->recovery)

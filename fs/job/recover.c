@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Reading the records at start. The settling itself is the engine's, on a task of its own. */
+/*
+ * Reads the records at the daemon's start. The recovery itself is done by the engine, on a task of
+ * its own.
+ */
 #include "fs/job/recover.h"
 
 #include <errno.h>
@@ -17,17 +20,17 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* What cannot be settled now is tried again after this. */
+/* A recovery that cannot be made now is tried again after this time. */
 #define RETRY_USEC (10 * GCR_USEC_PER_SEC)
 
-/* Two that an earlier daemon was exchanging; in the order of the records. */
+/* Exchanges that an earlier daemon was carrying out, in the order of the records. */
 struct process_id {
 	pid_t pid;
 	uint64_t start_ticks;
 };
 
 static struct {
-	pthread_mutex_t lock; /* the first that is taken */
+	pthread_mutex_t lock; /* taken before all other locks */
 	bool may_be_settled;
 	struct interrupted {
 		struct interrupted *next;
@@ -40,7 +43,10 @@ static bool is_same(const struct process_id *left, const struct process_id *righ
 	return left->pid == right->pid && left->start_ticks == right->start_ticks;
 }
 
-/* Each of the two may say so. Without memory they are both left as they are found. */
+/*
+ * Note an exchange; the records of both processes may name the same one. Without memory, both
+ * processes are left as they are found.
+ */
 static void note_exchange(struct process_id thawed, struct process_id frozen)
 {
 	struct interrupted **link;
@@ -89,7 +95,7 @@ static void restore_fields(struct gcr_process *process, const struct gcr_record 
 	pthread_mutex_unlock(&process->lock);
 }
 
-/* One that was being frozen has been so from now on, as far as anybody knows. */
+/* The frozen time of a process that was being frozen starts now; the real time is not known. */
 static void set_frozen_time(struct gcr_process *process, const struct gcr_record *record)
 {
 	pthread_mutex_lock(&process->lock);
@@ -104,7 +110,7 @@ static enum gcr_verb interrupted_verb(const struct gcr_record *record)
 	return record->state == GCR_RECORD_THAWING ? GCR_VERB_THAW : GCR_VERB_FREEZE;
 }
 
-/* Bring @process, which @operation has claimed, to where its record says it is, and recover it. */
+/* Set @process, which @operation has claimed, to the state in its record, and recover it. */
 static void settle(struct gcr_process *process, const struct gcr_record *record,
 		   struct gcr_operation *operation)
 {
@@ -118,7 +124,7 @@ static void settle(struct gcr_process *process, const struct gcr_record *record,
 	restore_fields(process, record);
 	gcr_process_set_state(process, states[record->state]);
 	set_frozen_time(process, record);
-	/* Else it would come back only when its own limit is over. */
+	/* Otherwise the library would connect again only when its own time limit is over. */
 	gcr_unpark_left(record->pid);
 	gcr_log(LOG_NOTICE, record->pid, "was left %s by an earlier daemon",
 		gcr_record_state_name(record->state));
@@ -129,7 +135,7 @@ static void settle(struct gcr_process *process, const struct gcr_record *record,
 		gcr_error_set(&error, EIO, "an earlier daemon could not restore it");
 		gcr_process_report(process, "recover", &error);
 	} else {
-		/* Also one that was frozen: somebody may have thawed it meanwhile. */
+		/* Also a frozen process: another tool may have thawed it. */
 		gcr_operation_recover(operation);
 	}
 }
@@ -171,7 +177,7 @@ static int recover_one(const struct gcr_record *record, void *data)
 	return 0;
 }
 
-/* NULL: it has ended, or uses no GPU. */
+/* NULL: the process has ended, or uses no GPU. */
 static struct gcr_process *find(struct gcr_daemon *daemon, const struct process_id *id)
 {
 	struct gcr_process *process;
@@ -184,7 +190,7 @@ static struct gcr_process *find(struct gcr_daemon *daemon, const struct process_
 	return NULL;
 }
 
-/* Its record says that it does not run; one without a record does. */
+/* Does the process run? A process that is not in the table has no record; if it exists, it runs. */
 static bool runs(struct gcr_process *process, const struct process_id *id)
 {
 	_cleanup_close_ int pidfd = -1;
@@ -193,7 +199,10 @@ static bool runs(struct gcr_process *process, const struct process_id *id)
 		       : gcr_proc_open(id->pid, id->start_ticks, &pidfd) != -ESRCH;
 }
 
-/* Is it frozen, and was it for that? Unless it @is_to_come_back that is forgotten. */
+/*
+ * Is the process frozen, and was it frozen for this exchange? Unless it @is_to_come_back, the note
+ * of that is removed.
+ */
 static bool was_frozen_for(struct gcr_process *process, const struct process_id *thawed,
 			   bool is_to_come_back)
 {
@@ -205,7 +214,7 @@ static bool was_frozen_for(struct gcr_process *process, const struct process_id 
 		process->frozen_for_start_ticks == thawed->start_ticks;
 	if (is_so && !is_to_come_back) {
 		process->frozen_for_pid = 0;
-		/* With the lock held no verb begins, which would write it too. */
+		/* While the lock is held, no verb begins, which would write the record too. */
 		gcr_record_end_exchange(process->daemon->runtime_fd, process->pid,
 					process->start_ticks);
 	}
@@ -235,7 +244,11 @@ static void tell(struct gcr_process *process, const char *verb, pid_t other, con
 	gcr_process_report(process, verb, &error);
 }
 
-/* False: it is too early. */
+/*
+ * Settles an interrupted exchange: it is complete if the process that was thawed runs; if that one
+ * is frozen or has ended, the process that was frozen for it is thawed again. Returns false if one
+ * of them is still being recovered.
+ */
 static bool settle_exchange(struct gcr_daemon *daemon, const struct interrupted *one)
 {
 	const struct gcr_command command = {.verb = GCR_VERB_THAW};
@@ -245,7 +258,7 @@ static bool settle_exchange(struct gcr_daemon *daemon, const struct interrupted 
 	struct gcr_error error = {0};
 	bool unused;
 
-	/* With that one in VRAM it has come to its end. */
+	/* The process that was to be thawed is in VRAM: the exchange was completed. */
 	if (!is_early && runs(thawed, &one->thawed)) {
 		if (frozen)
 			was_frozen_for(frozen, &one->thawed, false);
@@ -317,7 +330,7 @@ int gcr_recover_list(struct gcr_daemon *daemon)
 	return gcr_record_each(daemon->runtime_fd, list_one, NULL, daemon);
 }
 
-/* A process, and what its record says. */
+/* A process and its record. */
 struct found {
 	const struct gcr_process *process;
 	struct gcr_record record;
@@ -373,7 +386,10 @@ void gcr_recover_late(struct gcr_process *process)
 		return;
 	if (gcr_operation_claim_recovery(process, interrupted_verb(&before), &operation) < 0)
 		return;
-	/* A verb may have run since: its record, or none, is not that of an earlier daemon. */
+	/*
+	 * A verb may have run since: then the record, or its absence, is not due to an earlier
+	 * daemon.
+	 */
 	if (gcr_process_state(process) != GCR_STATE_RUNNING || !has_record(process, &record) ||
 	    record.state != before.state || record.since_usec != before.since_usec ||
 	    strcmp(record.generation, before.generation) != 0) {
@@ -398,7 +414,7 @@ void gcr_recover_returned(struct gcr_process *process)
 	pthread_mutex_unlock(&process->lock);
 	if (!is_frozen || !atomic_load(&process->daemon->recovered))
 		return;
-	/* A verb that begins meanwhile finds out for itself. */
+	/* A verb that begins in between finds the same out. */
 	if (!gcr_operation_claim_recovery(process, GCR_VERB_THAW, &operation))
 		gcr_operation_recover(operation);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What an earlier daemon left: frozen processes, and verbs it died in. */
+/* Recovery of processes that an earlier daemon left frozen or in the middle of a verb. */
 #ifndef GCR_FS_JOB_RECOVER_H
 #define GCR_FS_JOB_RECOVER_H
 
@@ -7,38 +7,40 @@
 #include "fs/process/process.h"
 
 /*
- * Take every process with a record into the table as one of the vendor that has frozen it, before
- * any library can come: of a program that uses the GPUs of two only that vendor's is to be asked.
- * They stay until gcr_recover() has seen to them.
+ * Add every process with a record to the table, with the vendor that has frozen it, before any
+ * library can connect: if a program uses GPUs of two vendors, only the library of that vendor is to
+ * be asked. The entries stay until gcr_recover() has handled them.
  */
 int gcr_recover_list(struct gcr_daemon *daemon);
 
 /*
- * Take every process with a record into the table, in the record's state, and start settling
- * those that were in a verb. Records of processes that have ended are removed.
+ * Add every process with a record to the table, in the record's state, and start the recovery of
+ * each, except of those that an earlier daemon noted as failed. Records of processes that have
+ * ended are removed.
  */
 int gcr_recover(struct gcr_daemon *daemon);
 
 /*
- * A process that is taken for a running one, and whose library says that its memory is out: at the
- * start it could not be listed. If it has a record, it is settled now.
+ * The library of a process that the daemon takes for running says that its memory is out: the
+ * process could not be listed at the start. If the process has a record, start its recovery now.
  */
 void gcr_recover_late(struct gcr_process *process);
 
 /*
- * A process that is taken for a frozen one, and whose library says that it runs: it could not be
- * told of the commit, and has taken its memory back. The same for it.
+ * The library of a process that the daemon takes for frozen says that the program runs: the library
+ * could not be told of the commit, and has taken its memory back. Start a recovery.
  */
 void gcr_recover_returned(struct gcr_process *process);
 
 /*
- * After gcr_recover(): of two that an earlier daemon was exchanging, and that are both frozen now,
- * or of which the other one has ended, the one that ran comes back. They are told. What cannot be
- * settled yet is left for the end of the recovery of either.
+ * After gcr_recover(): settle the exchanges that an earlier daemon was carrying out. If both
+ * processes are frozen now, or the one to be thawed has ended, the process that was frozen for the
+ * exchange is thawed again. Both get a message. An exchange that cannot be settled yet is settled
+ * when the recovery of either process ends.
  */
 void gcr_recover_exchanges(struct gcr_daemon *daemon);
 
-/* The recovery of a process has ended, on its thread, which holds no lock. */
+/* The recovery of a process has ended; called on its thread, without locks. */
 void gcr_recover_ended(struct gcr_daemon *daemon);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sampling thread. sampler->lock guards what it is woken by; it holds no other lock while it
- * talks to a library, and takes a link only where no verb has it.
+ * The sampling thread. sampler->lock guards the wake-up flags; the thread holds no other lock
+ * during a request to a library, and takes a link only if no verb has it.
  */
 #include "fs/job/sampler.h"
 
@@ -24,14 +24,14 @@
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
 
-/* A table that has not changed for so many samples is worth having files for. */
+/* Number of samples without a change after which a table is worth having files for. */
 #define STEADY_SAMPLES 3
-/* What a running program's agent may take for an answer that needs no GPU. */
+/* How long a running program's agent may take for an answer that needs no GPU. */
 #define ANSWER_USEC    (1 * GCR_USEC_PER_SEC)
-/* One that gives none is left alone for so long; each time for twice as long as before. */
+/* Pause after an agent did not answer; doubled each time, up to the maximum. */
 #define PAUSE_USEC     (1 * GCR_USEC_PER_SEC)
 #define PAUSE_MAX_USEC (64 * GCR_USEC_PER_SEC)
-#define OWNERS_MAX     64 /* whose waits are counted apart */
+#define OWNERS_MAX     64 /* owners whose waits are counted separately */
 
 /* How long a pass has waited for the libraries of a user. */
 struct wait {
@@ -42,7 +42,7 @@ struct wait {
 struct gcr_sampler {
 	struct gcr_daemon *daemon;
 	pthread_t thread;
-	unsigned int workers_ended;    /* the thread's: as it last looked */
+	unsigned int workers_ended;    /* used by the thread only: count at the last pass */
 	struct wait waits[OWNERS_MAX]; /* likewise, of this pass */
 	size_t waits_count;
 	pthread_mutex_t lock;
@@ -51,7 +51,7 @@ struct gcr_sampler {
 	bool stopping;
 };
 
-/* The entry of its owner; those beyond the table share the last one. */
+/* The entry of the process's owner; owners beyond the table share the last entry. */
 static struct wait *wait_of(struct gcr_sampler *sampler, struct gcr_process *process)
 {
 	uid_t owner = gcr_process_event_owner(process);
@@ -66,7 +66,10 @@ static struct wait *wait_of(struct gcr_sampler *sampler, struct gcr_process *pro
 	return &sampler->waits[i];
 }
 
-/* It was asked at that time. The silent ones of one user must not hold up everybody's pass. */
+/*
+ * Note the answer to a request sent at @asked_usec. Libraries of one user that do not answer must
+ * not delay the pass for all users.
+ */
 static void note_answer(struct gcr_process *process, struct wait *wait, int64_t asked_usec,
 			int result)
 {
@@ -84,9 +87,10 @@ static void note_answer(struct gcr_process *process, struct wait *wait, int64_t 
 }
 
 /*
- * One request to a library that is no verb's. The answer's descriptors are the caller's. As long as
- * we have the link no verb comes forward: what @is_wanted (may be NULL) finds then stays so.
- * -EAGAIN: not now, too, where it or others of its user have been silent.
+ * Send one request to a library whose link no verb has. The caller owns the answer's descriptors.
+ * While the sampler has the link, no verb proceeds: the condition that @is_wanted (or NULL) checks
+ * then cannot change. -EAGAIN: not wanted now, or this library, or others of the same user, did not
+ * answer before.
  */
 static int ask(struct gcr_sampler *sampler, struct gcr_process *process, uint16_t type,
 	       struct gcr_message *message, bool (*is_wanted)(struct gcr_process *))
@@ -119,7 +123,10 @@ static int ask(struct gcr_sampler *sampler, struct gcr_process *process, uint16_
 	return result;
 }
 
-/* Files for the memory that it has now. Where that fails, it is tried again at the next sample. */
+/*
+ * Have pool files made for the memory that the program has now. A failure is retried at the next
+ * sample.
+ */
 static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *process,
 			 struct gcr_message *message)
 {
@@ -145,7 +152,10 @@ static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *proces
 	gcr_message_close_fds(message);
 	if (gcr_listed_check(sampler->daemon, extents, count, &error) < 0)
 		return;
-	/* Files are of no GPU until they are used; with several it is not known whose worker. */
+	/*
+	 * Pool files belong to no GPU until they are used; with several GPUs the worker is not
+	 * known.
+	 */
 	has_gpu = count > 0;
 	for (size_t i = 1; i < count; i++)
 		if (memcmp(extents[i].gpu, extents[0].gpu, GCR_UUID_BYTES))
@@ -155,7 +165,7 @@ static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *proces
 	kept = gcr_store_find_kept(store, process->pid, process->start_ticks);
 	count = gcr_store_not_kept(kept, extents, count);
 	pthread_mutex_lock(&process->lock);
-	/* A freeze that has begun meanwhile has taken its files, or will; it needs no new ones. */
+	/* A freeze that has begun has taken its files, or will; it needs no new ones. */
 	if (process->state != GCR_STATE_RUNNING || process->task) {
 		pthread_mutex_unlock(&process->lock);
 		return;
@@ -168,7 +178,10 @@ static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *proces
 	pthread_mutex_unlock(&process->lock);
 }
 
-/* Frozen, says the record, and the library has not heard of it: its VRAM is not free yet. */
+/*
+ * Is the process frozen according to its record, but its library has not received COMMIT? Then its
+ * VRAM is not free yet.
+ */
 static bool is_uncommitted(struct gcr_process *process)
 {
 	struct gcr_page_facts facts;
@@ -188,7 +201,7 @@ static void tell_commit(struct gcr_sampler *sampler, struct gcr_process *process
 		gcr_message_close_fds(message);
 }
 
-/* A worker has ended, and the next one knows of no file. */
+/* A worker has ended, and the next one has no file pinned. */
 static void forget_pins(struct gcr_process *process)
 {
 	pthread_mutex_lock(&process->lock);
@@ -233,7 +246,7 @@ static void sample(struct gcr_sampler *sampler, struct gcr_process *process,
 		refresh_pool(sampler, process, message);
 }
 
-/* True if there is any library to look at. */
+/* Sample all processes. Returns true if there is any library to look at. */
 static bool sample_all(struct gcr_sampler *sampler, struct gcr_message *message)
 {
 	unsigned int ended = 0;

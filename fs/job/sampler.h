@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One thread that looks at the pages of the preload libraries now and then: since when a program
- * has given its GPU no work, and whether its files in the pool are still those it would need. Also
- * tells a library that reconnects what it has missed. It sleeps while there is no library.
+ * The sampler: one thread that reads the pages of the preload libraries regularly. It finds out
+ * since when a program has given its GPU no work, and whether the files in the pool still fit the
+ * program's memory. It also sends a library that reconnects the commit that the library has missed.
+ * The thread sleeps while there is no library.
  */
 #ifndef GCR_FS_JOB_SAMPLER_H
 #define GCR_FS_JOB_SAMPLER_H
@@ -18,11 +19,11 @@ int gcr_sampler_create(struct gcr_daemon *daemon, struct gcr_sampler **ret_sampl
 /* Ends the thread. NULL is allowed. */
 void gcr_sampler_destroy(struct gcr_sampler *sampler);
 
-/* A library has registered. Any thread. */
+/* A library has registered; callable on any thread. */
 void gcr_sampler_wake(struct gcr_sampler *sampler);
 
 /*
- * Milliseconds since the program last gave its GPU work, as far as samples tell (every
+ * Milliseconds since the program last gave its GPU work, as seen by samples (every
  * GCR_SAMPLE_MSEC); -1 if not known.
  */
 int64_t gcr_sampler_idle_msec(struct gcr_process *process);

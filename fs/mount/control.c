@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * From the bytes of a write to a running operation. What is refused here is reported to the
- * process's `error` file and the event logs like a verb that failed later.
+ * From the bytes of a write to a running operation. A refusal here is reported to the process's
+ * `error` file and the event logs like a verb that failed later.
  */
 #include "fs/mount/control.h"
 
@@ -36,7 +36,9 @@ static void targets_finish(struct targets *targets)
 	gcr_processes_list_free(targets->list, targets->count);
 }
 
-/* Nothing is wrong with the process: who writes could not be looked at. */
+/*
+ * For a request whose opener or writer could not be examined; the process itself is not at fault.
+ */
 static int explain_unknown(struct gcr_error *error)
 {
 	return gcr_error_set(
@@ -45,7 +47,7 @@ static int explain_unknown(struct gcr_error *error)
 		"open the file again");
 }
 
-/* Each of the two is root, or the owner of /proc/PID. */
+/* Opener and writer must each be root, or the owner of /proc/PID. */
 static int check_parties(const struct gcr_parties *parties, struct gcr_process *process,
 			 struct gcr_error *error)
 {
@@ -79,8 +81,8 @@ static int add_target(struct targets *targets, struct gcr_process *process)
 }
 
 /*
- * A launcher stands for the GPU processes below it; and @with_tree every process for all that are
- * below it.
+ * Adds @process to the targets. A launcher stands for the GPU processes below it; @with_tree, every
+ * process stands for itself and all GPU processes below it.
  */
 static int add_targets(struct targets *targets, const struct gcr_parties *parties,
 		       struct gcr_process *process, bool with_tree, struct gcr_error *error)
@@ -111,7 +113,7 @@ static int add_targets(struct targets *targets, const struct gcr_parties *partie
 	return result;
 }
 
-/* One id of a write to the root's ctl. */
+/* Adds the process with one pid of a write to the root's ctl. */
 static int find_target(struct gcr_daemon *daemon, const struct gcr_parties *parties, pid_t pid,
 		       struct targets *targets, struct gcr_error *error)
 {
@@ -145,7 +147,7 @@ static int find_target(struct gcr_daemon *daemon, const struct gcr_parties *part
 	return result;
 }
 
-/* The one that is frozen in exchange, after the one that is thawed. */
+/* Adds the process that is frozen in exchange, after the process that is thawed. */
 static int add_swapped(struct gcr_daemon *daemon, const struct gcr_parties *parties,
 		       const struct gcr_command *command, struct targets *targets,
 		       struct gcr_error *error)
@@ -165,7 +167,10 @@ static int add_swapped(struct gcr_daemon *daemon, const struct gcr_parties *part
 	return gcr_exchange_check(targets->list[0], targets->list[1], error);
 }
 
-/* Whatever is under way for any of them; it is answered when all of that has ended. */
+/*
+ * Cancels all verbs under way for any of the targets; @waiter is answered when all of these have
+ * ended.
+ */
 static int cancel(const struct targets *targets, const struct gcr_rights *rights,
 		  struct gcr_waiter *waiter, struct gcr_error *error)
 {
@@ -196,7 +201,7 @@ static int cancel(const struct targets *targets, const struct gcr_rights *rights
 	return 0;
 }
 
-/* *ret_done: nobody is answered, the caller does it. */
+/* *ret_done: the verb is done, and no waiter will be answered: the caller answers the request. */
 static int start_verb(struct gcr_daemon *daemon, const struct gcr_command *command,
 		      const struct targets *targets, struct gcr_waiter *waiter, bool *ret_done,
 		      struct gcr_error *error)
@@ -253,7 +258,10 @@ static int start(fuse_req_t request, const struct gcr_parties *parties, struct g
 	return result;
 }
 
-/* It was not about one process. The words are for the user who has written, by `error`. */
+/*
+ * Reports the refusal of a write that is not about one process. The message goes to the writing
+ * user's `error` only.
+ */
 static void report_at_root(struct gcr_daemon *daemon, uid_t uid, const char *verb,
 			   const struct gcr_error *error)
 {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* A write to a ctl file: whose it is, what, about whom; then the verb is started. */
+/*
+ * A write to a ctl file of the root or of a process: checks rights, finds targets, starts the verb.
+ */
 #ifndef GCR_FS_MOUNT_CONTROL_H
 #define GCR_FS_MOUNT_CONTROL_H
 
@@ -13,9 +15,9 @@
 #include "fs/process/process.h"
 
 /*
- * Carry out one write of @length bytes by a descriptor of @opener. The request is answered here or
- * when the verb ends; @nonblocking: when the verb has been accepted. @process is NULL for the
- * root's ctl.
+ * Carries out one write of @length bytes through a descriptor that @opener opened. The request is
+ * answered here or when the verb ends; with @nonblocking, when the verb has been accepted. @process
+ * is NULL for the root's ctl.
  */
 void gcr_control_write(fuse_req_t request, const struct gcr_credentials *opener,
 		       struct gcr_process *process, const char *bytes, size_t length,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The daemon's figures as OpenMetrics 1.0 text. What stands there is a table:
- * a family is a row. All figures are gathered first, so that those of one text go together. Nothing
- * in it names a process, a user or a file: everybody may read it, and the number of lines depends
- * on the machine's GPUs only.
+ * The daemon's figures as OpenMetrics 1.0 text. The metrics are a table with a row for each family.
+ * All figures are gathered first, so that those of one text are consistent. No line names a
+ * process, a user or a file: all users may read the text, and the number of lines depends on the
+ * machine's GPUs only.
  */
 #include "fs/mount/metrics.h"
 
@@ -35,7 +35,7 @@
 #define NOT_KNOWN UINT64_MAX
 
 struct gpu_figures {
-	uint64_t total_bytes; /* this and the next three: NOT_KNOWN if the driver does not tell */
+	uint64_t total_bytes; /* this and the next three: NOT_KNOWN if not reported */
 	uint64_t used_bytes;
 	uint64_t free_bytes;
 	uint64_t processes_bytes;
@@ -57,7 +57,7 @@ struct figures {
 	struct gcr_quota_figures quota;
 };
 
-/* One of which a process has been made is counted as that. */
+/* A place that a process was restored from is counted as that process. */
 static int count_place(struct gcr_place *place, void *data)
 {
 	struct figures *figures = data;
@@ -108,18 +108,19 @@ static int gather(struct gcr_daemon *daemon, struct figures *figures)
 /* ---- rendering ---- */
 
 struct family {
-	const char *name; /* a counter's samples have "_total" behind it */
+	const char *name; /* without "_total", which a counter's samples add */
 	bool is_counter;
-	const char *unit;   /* what the name ends with, or "" */
-	const char *labels; /* their names, divided by ',' */
-	const char *help;   /* without characters that have to be escaped */
+	const char *unit;   /* suffix of the name, or "" */
+	const char *labels; /* names of the labels, separated by ',' */
+	const char *help;   /* without characters that need escaping */
 	void (*render)(const struct family *family, const struct figures *figures, FILE *stream);
-	size_t number; /* where the number is: in the figures, or in those of a GPU */
+	size_t number; /* offset of the number: in the figures, or in those of a GPU */
 };
 
 /*
- * A label's value: backslash, quotation mark and newline are escaped, and so that it is UTF-8
- * whatever a driver calls its GPU, other control characters and what is beyond ASCII are `?`.
+ * Prints a label's value. Backslash, quotation mark and newline are escaped; other control
+ * characters and bytes beyond ASCII become `?`, so that the text is UTF-8 whatever a driver calls
+ * its GPU.
  */
 static void print_value(const char *value, FILE *stream)
 {
@@ -134,7 +135,7 @@ static void print_value(const char *value, FILE *stream)
 
 static void print_sample(const struct family *family, FILE *stream, ...) __attribute__((sentinel));
 
-/* The labels' values, and NULL, follow. */
+/* Followed by the values of the labels, and NULL. */
 static void print_sample(const struct family *family, FILE *stream, ...)
 {
 	const char *names = family->labels;
@@ -180,7 +181,7 @@ static void render_build(const struct family *family, const struct figures *figu
 	print_number(1, stream);
 }
 
-/* As in the status of a GPU. */
+/* The vendor's name as in the status of a GPU. */
 struct vendor_text {
 	char text[16];
 };
@@ -330,8 +331,8 @@ static void render_user_refusals(const struct family *family, const struct figur
 	}
 
 /*
- * A gauge or a counter each, and none of OpenMetrics' other types: so who knows Prometheus' older
- * format only can read it too.
+ * Only gauges and counters, none of OpenMetrics' other types: so programs that know only
+ * Prometheus' older format can read the text too.
  */
 static const struct family families[] = {
 	{"gpucrfs_build_info", false, "", "version", "what serves this mount", render_build, 0},
@@ -393,7 +394,7 @@ void gcr_metrics_render(struct gcr_daemon *daemon, FILE *stream)
 {
 	_cleanup_free_ struct figures *figures = calloc(1, sizeof(*figures));
 
-	/* Without its end the text is not taken for a whole one. */
+	/* On error the text lacks "# EOF", so readers take it for incomplete. */
 	if (!figures || gather(daemon, figures) < 0)
 		return;
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(families); i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of a place say. Its fields are copied under its lock first. */
+/* The text of a place's files. The fields of the place are copied under its lock first. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -61,7 +61,7 @@ static void render_phase(const struct shown *shown, FILE *stream)
 	fputs(shown->phase, stream);
 }
 
-/* It has been in its state since the verb began. */
+/* The place has been in its state since the verb began. */
 static void render_elapsed(const struct shown *shown, FILE *stream)
 {
 	int64_t usec = is_in_verb(shown) ? gcr_clock_real_usec() - shown->state_since_usec : 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* By the rules of fs/mount/tree.c; nothing here keeps state or holds a lock. */
+/* Applies the rules of fs/mount/tree.c; keeps no state and holds no lock. */
 #include "fs/mount/reach.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ static int is_places(struct gcr_place *place, void *data)
 	return place->folder == search->folder && gcr_tree_shows_place(search->caller, place);
 }
 
-/* Is it that of a process which the caller can see? */
+/* Does the folder belong to a process that the caller can see? */
 static bool is_of_process(struct gcr_daemon *daemon, const struct search *search)
 {
 	struct gcr_process **list = NULL;
@@ -52,7 +52,10 @@ static int check_item(struct gcr_daemon *daemon, const struct fuse_ctx *caller, 
 	uint32_t item;
 	int result;
 
-	/* Others than root have what the item's own mode and owner give them. */
+	/*
+	 * For callers other than root the kernel's check of the item's mode and owner is
+	 * sufficient.
+	 */
 	if (caller->uid || gcr_tree_is_local(caller))
 		return 0;
 	result = gcr_tree_folder(daemon, node, &folder, &item);

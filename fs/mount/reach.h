@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Whether what a node is about is there for a caller who has not looked it up. */
+/* Whether a caller may use a node that another process has looked up. */
 #ifndef GCR_FS_MOUNT_REACH_H
 #define GCR_FS_MOUNT_REACH_H
 
@@ -9,9 +9,10 @@
 #include "fs/daemon.h"
 
 /*
- * The kernel lets a caller go on from an inode that another has looked up: by a descriptor that was
- * handed on, or by a file handle. In a pid namespace of its own it may go on only where a lookup
- * would have led it, and root there is told by that alone. 0, -ENOENT, -ESRCH, -ESTALE.
+ * May @caller use @node? The kernel lets a caller use an inode that another process has looked up:
+ * by a descriptor that was passed on, or by a file handle. A caller in another pid namespace may
+ * use only the nodes that its own lookup would find; for root of a container this is the only
+ * check. 0, -ENOENT, -ESRCH, -ESTALE.
  */
 int gcr_reach_check(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node);
 

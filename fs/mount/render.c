@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Rendering of status and its siblings. A process's fields are copied under its lock first, so
- * that one rendering never shows two states mixed.
+ * The text of `status`, `error` and `maps`. A process's fields are copied under its lock first, so
+ * that one text never mixes two states.
  */
 #include "fs/mount/render.h"
 
@@ -31,14 +31,14 @@
 #include "lib/proc_cgroup.h"
 #include "lib/uuid.h"
 
-/* What a rendering looks at: a copy of the process's changing fields, and of its task's. */
+/* The data for one text: a copy of the process's changing fields, and of its task's. */
 struct view {
 	struct gcr_process *process;
 	enum gcr_state state;
 	int64_t state_since_usec;
 	char comm[GCR_COMM_BYTES];
 	char generation[37];
-	const char *verb; /* of the task, "-" if there is none */
+	const char *verb; /* of the task; "-" if there is none */
 	const char *phase;
 	int64_t elapsed_usec;
 	bool control_pending;
@@ -53,19 +53,19 @@ struct view {
 	struct gcr_verb_timing freeze;
 	struct gcr_verb_timing thaw;
 	struct gcr_pack_figures packed;
-	uint32_t snapshot_gpus; /* a mask: where what its snapshot holds was */
+	uint32_t snapshot_gpus; /* a mask: the GPUs that the snapshot's contents come from */
 	bool is_packing;
 	bool is_pinned;
 	bool has_library;
-	bool has_facts; /* else these are all 0 */
+	bool has_facts; /* else all facts are 0 */
 	struct gcr_page_facts facts;
 };
 
 struct status_key {
 	const char *name;
-	void (*render)(const struct view *view, FILE *stream); /* the value, without newline */
-	bool of_launcher;				       /* a launcher has it too */
-	size_t number; /* without `render`: where in the view the number is that is the value */
+	void (*render)(const struct view *view, FILE *stream); /* prints the value, no newline */
+	bool of_launcher;				       /* launchers have this key too */
+	size_t number; /* without `render`: offset of the value in struct view */
 };
 
 /* The GPUs of a snapshot's files, as a mask of indexes. */
@@ -93,7 +93,7 @@ static void look(struct gcr_process *process, struct view *view)
 {
 	struct gcr_snapshot *snapshot;
 	struct gcr_proc_stat stat;
-	/* Before locking: a silent process makes this wait, and verbs wait for the lock. */
+	/* Read before locking: /proc of a hung process can block, and verbs need the lock. */
 	bool has_stat = gcr_process_state(process) != GCR_STATE_GONE &&
 			!gcr_proc_stat(process->pid, &stat) &&
 			stat.start_ticks == process->start_ticks;
@@ -141,7 +141,7 @@ static void look(struct gcr_process *process, struct view *view)
 			*byte = '?';
 }
 
-/* And what its preload library says, for those texts that show it. */
+/* Adds the facts that the preload library reports; only for texts that show them. */
 static void look_at_library(struct view *view)
 {
 	view->has_facts = !gcr_link_last_facts(view->process, &view->facts);
@@ -268,13 +268,13 @@ static void render_registered(const struct view *view, FILE *stream)
 	fputs(view->has_library ? "yes" : "no", stream);
 }
 
-/* Does it let itself be looked at? */
+/* Does /proc of the process answer? */
 static void render_answers(const struct view *view, FILE *stream)
 {
 	fputs(gcr_looker_is_silent(view->process->pid) ? "no" : "yes", stream);
 }
 
-/* The GPUs a running process uses now, a frozen one's it came from. */
+/* The GPUs that a running process uses now, or that a frozen process was on. */
 static void render_gpus(const struct view *view, FILE *stream)
 {
 	struct gcr_gpus *gpus = view->process->daemon->gpus;
@@ -288,7 +288,7 @@ static void render_gpus(const struct view *view, FILE *stream)
 	}
 	if (!view->shares_count)
 		mask = gcr_gpus_process_mask(gpus, view->process->pid);
-	/* In a container the driver's tools do not know it. */
+	/* The driver's tools do not know a process in a container: use the snapshot's GPUs. */
 	if (!mask)
 		mask = view->snapshot_gpus;
 	if (!mask)
@@ -299,9 +299,10 @@ static void render_gpus(const struct view *view, FILE *stream)
 }
 
 /*
- * As the driver counts it, and the memory that the process has imported: NVML and KFD leave that
- * out. After a thaw by an engine with a worker all large allocations are imported ones. In a
- * container the driver's tools do not know the process: the library's own sum is used then.
+ * VRAM as the driver counts it, plus the memory that the process has imported, which NVML and KFD
+ * leave out. After a thaw by an engine with a worker all large allocations are imported ones. The
+ * driver's tools do not know a process in a container: the sum that the library reports is used
+ * then.
  */
 static uint64_t vram_bytes(const struct view *view)
 {
@@ -318,7 +319,7 @@ static void render_vram(const struct view *view, FILE *stream)
 	fprintf(stream, "%" PRIu64, vram_bytes(view));
 }
 
-/* What a freeze of the data alone leaves on the GPU; with the driver's part frozen too, nothing. */
+/* VRAM that `freeze data` leaves on the GPU; 0 after a freeze that includes the driver's state. */
 static void render_kept_vram(const struct view *view, FILE *stream)
 {
 	struct gcr_process *process = view->process;
@@ -338,7 +339,7 @@ static void render_idle(const struct view *view, FILE *stream)
 		fprintf(stream, "%" PRId64, idle_msec);
 }
 
-/* "-": nobody would tell us. */
+/* "-": no library would report that the process waits for its GPU. */
 static void render_wanted(const struct view *view, FILE *stream)
 {
 	if (!view->wanted_usec && !(view->facts.flags & GCR_PAGE_WANTING))
@@ -347,7 +348,7 @@ static void render_wanted(const struct view *view, FILE *stream)
 		fprintf(stream, "%" PRId64, view->wanted_usec);
 }
 
-/* "-": the driver alone has moved its memory, or nothing was yet. */
+/* "-": no freeze has taken place yet, or the driver alone has moved the memory. */
 static void render_digests(const struct view *view, FILE *stream)
 {
 	struct gcr_process *process = view->process;
@@ -406,7 +407,7 @@ static void render_generation(const struct view *view, FILE *stream)
 	fputs(*view->generation ? view->generation : "-", stream);
 }
 
-/* The GPU processes below a launcher; a GPU process stands for itself. */
+/* The GPU processes below a launcher; "-" for a GPU process. */
 static void render_members(const struct view *view, FILE *stream)
 {
 	struct gcr_process **members = NULL;
@@ -420,7 +421,7 @@ static void render_members(const struct view *view, FILE *stream)
 	gcr_processes_list_free(members, count);
 }
 
-/* Durations are never negative. */
+/* Durations are never negative, so all numbers can be printed as unsigned. */
 static void print_number(const struct view *view, size_t offset, FILE *stream)
 {
 	uint64_t number;
@@ -528,7 +529,7 @@ void gcr_render_error(struct gcr_process *process, FILE *stream)
 		gcr_error_print(&error, stream);
 }
 
-/* Each file of a snapshot. */
+/* One line for each file of a snapshot. */
 static void render_extents(const struct gcr_snapshot *snapshot, FILE *stream)
 {
 	for (size_t i = 0; i < gcr_snapshot_count(snapshot); i++) {
@@ -546,8 +547,8 @@ static void render_extents(const struct gcr_snapshot *snapshot, FILE *stream)
 }
 
 /*
- * Of what is not in the store nobody but the driver knows the allocations: one line per GPU then,
- * with `-` for what is not known.
+ * For memory outside the store only the driver knows the allocations: one line per GPU then, with
+ * `-` for unknown values.
  */
 void gcr_render_maps(struct gcr_process *process, FILE *stream)
 {
@@ -608,7 +609,7 @@ const char *const gcr_render_root_keys[] = {
 	NULL,
 };
 
-/* A line of the root's table: a word in each column. */
+/* A line of the root's table: one word in each column. */
 static void render_line(FILE *stream, const char *id, uid_t uid, const char *comm,
 			const char *state, uint64_t vram, uint64_t held)
 {
@@ -626,14 +627,14 @@ static int render_place(struct gcr_place *place, void *data)
 	const struct place_lines *lines = data;
 	enum gcr_state state;
 
-	/* The process has its own line. */
+	/* A place with a restored process has the line of that process. */
 	if (!gcr_place_is_process(place, &state) && gcr_sight_shows_place(lines->sight, place))
 		render_line(lines->stream, place->name, place->stat.st_uid, "-",
 			    gcr_state_name(state), 0, gcr_folder_resident_bytes(place->folder));
 	return 0;
 }
 
-/* A word for each vendor that is here. */
+/* One word for each vendor whose GPUs are present. */
 static void render_vendors(struct gcr_daemon *daemon, FILE *stream)
 {
 	fputs("backend", stream);
@@ -652,7 +653,7 @@ static void render_vendors(struct gcr_daemon *daemon, FILE *stream)
 	fputc('\n', stream);
 }
 
-/* A line for each user who has something of what is limited. */
+/* A line for each user who holds anything that a quota limits. */
 static void render_users(struct gcr_daemon *daemon, const struct gcr_render_view *reader,
 			 FILE *stream)
 {

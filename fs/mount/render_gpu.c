@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The text of the files of a GPU. What the vendor's tools tell is asked for beforehand
+/*
+ * The text of the files of a GPU. The figures of the vendor's tools have been requested beforehand
  * (fs/process/gpus.h).
  */
 #include "fs/mount/render.h"
@@ -13,7 +14,7 @@
 #include "lib/cleanup.h"
 #include "lib/uuid.h"
 
-/* One GPU's entry; false if it is not there. */
+/* Copies one GPU's entry. False: there is no such GPU. */
 static bool look_at_gpu(struct gcr_daemon *daemon, unsigned int index, struct gcr_gpu_info *ret)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
@@ -61,7 +62,7 @@ const char *const gcr_render_gpu_keys[] = {
 	NULL,
 };
 
-/* Of the processes of the mount that are, or were, on this GPU. */
+/* Sums over the processes of the mount that are, or were before a freeze, on this GPU. */
 static void render_gpu_sums(struct gcr_daemon *daemon, const struct gcr_gpus_reply *reply,
 			    unsigned int index, FILE *stream)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Lines of the root's status, for root: which process's verb holds what of which GPU. */
+/* Lines of the root's status, for root: which process's verb holds which resource of which GPU. */
 #include "fs/mount/render.h"
 
 #include <inttypes.h>
@@ -13,7 +13,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* Of one GPU; more wait for these. */
+/* The most entries for one GPU; all others wait for these. */
 #define HOLDERS_MOST 32
 
 static const char *phase_of(struct gcr_daemon *daemon, pid_t pid)
@@ -31,7 +31,7 @@ static const char *phase_of(struct gcr_daemon *daemon, pid_t pid)
 	return phase;
 }
 
-/* One entry: GPU:PID:PHASE:MICROSECONDS. */
+/* Prints one entry: GPU:PID:PHASE:MICROSECONDS. */
 static void print(struct gcr_daemon *daemon, unsigned int gpu, pid_t pid, int64_t since_usec,
 		  FILE *stream)
 {

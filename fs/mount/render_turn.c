@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The lines and the threads that serve them. The lines are in the order in which they are served
- * next: one that has been served goes to the end. turns->lock is a leaf; texts are written without.
+ * The lines, and the threads that serve them. The lines are listed in the order in which they are
+ * served next: a line that has been served goes to the end of the list. turns->lock is a leaf lock;
+ * texts are written without it.
  */
 #include "fs/mount/render_turn.h"
 
@@ -12,12 +13,12 @@
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
-/* Turns in their order. */
+/* Turns in order of arrival. */
 struct queue {
 	struct gcr_render_turn *first, *last;
 };
 
-/* Of an owner of whose opens one waits or is being served. */
+/* The queue of one owner: the opens of that user that wait or are being served. */
 struct gcr_render_line {
 	struct gcr_render_line *next;
 	uid_t owner;
@@ -36,7 +37,7 @@ struct gcr_render_turns {
 	bool stopping;
 	unsigned int limited_running;
 	struct gcr_render_line *lines;
-	struct queue interrupted; /* in no line any more */
+	struct queue interrupted; /* removed from their lines, to be answered with -EINTR */
 };
 
 static void append(struct queue *queue, struct gcr_render_turn *turn)
@@ -63,7 +64,7 @@ static void take_out(struct queue *queue, struct gcr_render_turn *turn)
 	turn->next = turn->previous = NULL;
 }
 
-/* The owner's line, made at the end of the lines where there is none. NULL: out of memory. */
+/* The owner's line, created at the end of the list if there is none. NULL: out of memory. */
 static struct gcr_render_line *line_of_locked(struct gcr_render_turns *turns, uid_t owner)
 {
 	struct gcr_render_line **link = &turns->lines;
@@ -120,7 +121,9 @@ static struct gcr_render_line *next_line_locked(const struct gcr_render_turns *t
 	return line;
 }
 
-/* What a thread is to do next; *ret_line: of which line, NULL: it was interrupted. NULL: nothing.
+/*
+ * Takes the next turn for a thread. *ret_line: its line, which now counts the turn as running;
+ * NULL: the turn was interrupted. Returns NULL if there is nothing to do.
  */
 static struct gcr_render_turn *take_locked(struct gcr_render_turns *turns,
 					   struct gcr_render_line **ret_line)
@@ -165,7 +168,7 @@ static void *serve(void *data)
 			pthread_cond_wait(&turns->changed, &turns->lock);
 			continue;
 		}
-		/* Each thread that finds something wakes the one that is to do the rest. */
+		/* Each thread that finds more work wakes another thread. */
 		if (turns->interrupted.first || next_line_locked(turns))
 			pthread_cond_signal(&turns->changed);
 		pthread_mutex_unlock(&turns->lock);
@@ -201,7 +204,7 @@ int gcr_render_turns_create(struct gcr_quota *quota, struct gcr_render_turns **r
 	return 0;
 }
 
-/* One of those that wait, whatever it waits for. NULL: none. */
+/* Takes one of all waiting turns, regardless of limits. NULL: none. */
 static struct gcr_render_turn *take_any(struct gcr_render_turns *turns)
 {
 	struct gcr_render_turn *turn;
@@ -245,7 +248,7 @@ void gcr_render_turns_destroy(struct gcr_render_turns *turns)
 	free(turns);
 }
 
-/* 0: the turn waits in its line; else the open is to be answered with this -errno. */
+/* 0: the turn waits in its line; else the -errno with which the open is to be answered. */
 static int add_locked(struct gcr_render_turns *turns, struct gcr_render_turn *turn)
 {
 	struct gcr_render_line *line;

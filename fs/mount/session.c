@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The low-level FUSE operations. They look up, read, parse and reply; nothing in here waits for a
- * GPU. What can only be answered later (a verb, a status that wants fresh figures) is answered by
- * the thread that gets to know it.
+ * The low-level FUSE operations. They look up, read, parse and reply; none of them waits for a GPU.
+ * A request that can only be answered later (a verb, a status that needs fresh figures) is answered
+ * by the thread that obtains the result.
  */
 #include "fs/mount/session.h"
 
@@ -27,18 +27,18 @@
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
 
-/* Files at the root that say why nothing else can be opened. */
+/* Extra opens, beyond the quota, of the files at the root that say why other opens fail. */
 #define OPEN_BEYOND 8
 
-/* A directory's entries, as they were when opened. */
+/* An entry of a directory, as listed when the directory was opened. */
 struct entry {
 	fuse_ino_t node;
 	mode_t mode;
-	size_t name; /* where it is in the listing's names */
+	size_t name; /* offset in the listing's names */
 };
 
 struct listing {
-	struct file *file; /* it is his who opened this */
+	struct file *file; /* whose opener's quota the listing uses */
 	struct gcr_daemon *daemon;
 	struct entry *entries;
 	size_t count;
@@ -50,19 +50,19 @@ struct listing {
 
 /* An open file or directory. */
 struct file {
-	atomic_int references; /* the open file's, and those of reads being answered */
+	atomic_int references; /* one for the open file, and one for each read being answered */
 	fuse_ino_t node;
 	struct gcr_credentials opener;
-	struct gcr_process *process; /* NULL if it is not about one */
+	struct gcr_process *process; /* NULL: the node belongs to none */
 	struct gcr_place *place;     /* likewise */
-	char *text;		     /* a control file, as it was when opened */
+	char *text;		     /* of a control file, as when opened */
 	size_t size;
-	struct gcr_event_reader *reader; /* an events file */
-	struct gcr_folder_file *item;	 /* a file of a folder */
-	bool is_passthrough_told;	 /* fs/base/passthrough.h knows of it */
-	struct listing listing;		 /* a directory */
-	struct gcr_quota_charge opened;	 /* of its user */
-	struct gcr_quota_charge held;	 /* its text, or the listing */
+	struct gcr_event_reader *reader; /* of an events file */
+	struct gcr_folder_file *item;	 /* of a file in a folder */
+	bool is_passthrough_told;	 /* registered with fs/base/passthrough.h */
+	struct listing listing;		 /* of a directory */
+	struct gcr_quota_charge opened;	 /* quota for the open file */
+	struct gcr_quota_charge held;	 /* quota for the text or the listing */
 };
 
 static void (*ready_function)(struct gcr_daemon *daemon);
@@ -139,7 +139,10 @@ static void do_setattr(fuse_req_t request, fuse_ino_t node, struct stat *stat, i
 {
 	enum gcr_node_kind kind = gcr_node_kind(node);
 
-	/* A truncated ctl is what it was; nothing else of a control file can be set. */
+	/*
+	 * Truncating a ctl file is accepted and has no effect; no other attribute of a control file
+	 * can be set.
+	 */
 	if (kind == GCR_NODE_ITEM || kind == GCR_NODE_SNAPSHOT || kind == GCR_NODE_PLACE_SNAPSHOT)
 		gcr_session_set(request, node, stat, valid, info ? file_of(info)->item : NULL);
 	else if (gcr_node_is_ctl(kind) && valid & FUSE_SET_ATTR_SIZE && !stat->st_size &&
@@ -176,7 +179,7 @@ static void do_readlink(fuse_req_t request, fuse_ino_t node)
 
 static int take_open(struct gcr_daemon *daemon, struct file *file)
 {
-	/* Where the words are can be read all the same. */
+	/* The files that contain the message can be opened all the same. */
 	bool is_error = gcr_node_kind(file->node) == GCR_NODE_ROOT_ERROR ||
 			gcr_node_kind(file->node) == GCR_NODE_ROOT_STATUS;
 	struct gcr_error error;
@@ -189,10 +192,10 @@ static int take_open(struct gcr_daemon *daemon, struct file *file)
 	return result;
 }
 
-/* What the open file holds from now on. */
+/* Charges the text or listing of the open file to the opener. */
 static int take_text(struct gcr_daemon *daemon, struct file *file, size_t bytes)
 {
-	/* Else who has too much could not read why. */
+	/* A user at the limit must still be able to read the message. */
 	bool is_error = gcr_node_kind(file->node) == GCR_NODE_ROOT_ERROR;
 	struct gcr_error error;
 	int result = gcr_quota_take_beyond(daemon->quota, GCR_QUOTA_TEXT, file->opener.counted,
@@ -204,7 +207,7 @@ static int take_text(struct gcr_daemon *daemon, struct file *file, size_t bytes)
 	return result;
 }
 
-/* @flags as of open(2). */
+/* Makes an open file for @node. @flags as of open(2). */
 static int file_create(fuse_req_t request, fuse_ino_t node, int flags, struct file **ret_file)
 {
 	_cleanup_(file_unref_cleanup) struct file *file = calloc(1, sizeof(*file));
@@ -217,7 +220,7 @@ static int file_create(fuse_req_t request, fuse_ino_t node, int flags, struct fi
 		return -ENOMEM;
 	atomic_init(&file->references, 1);
 	file->node = node;
-	/* It may be handed on: what is written by it is judged by both. */
+	/* A descriptor of a ctl file may be passed on: writes are judged by opener and writer. */
 	if (gcr_node_is_ctl(kind) && (flags & O_ACCMODE) != O_RDONLY)
 		gcr_credentials_take(caller, &file->opener);
 	else
@@ -256,15 +259,15 @@ static int render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, stru
 	return fclose(stream) ? -ENOMEM : take_text(daemon, file, file->size);
 }
 
-/* An open that waits for fresh figures, and then for its user's turn. */
+/* An open that waits for fresh figures, and then for its owner's turn. */
 struct pending_open {
-	struct gcr_render_turn turn; /* the first member */
+	struct gcr_render_turn turn; /* must be the first member */
 	fuse_req_t request;
 	struct fuse_file_info info;
 	struct file *file;
 };
 
-/* As gcr_render_turn.run. */
+/* The callback gcr_render_turn.run. */
 static void finish_open(struct gcr_render_turn *turn, int result)
 {
 	_cleanup_free_ struct pending_open *pending = (struct pending_open *)turn;
@@ -279,7 +282,7 @@ static void finish_open(struct gcr_render_turn *turn, int result)
 	}
 	pending->info.fh = (uintptr_t)file;
 	if (!fuse_reply_open(pending->request, &pending->info))
-		TAKE_PTR(file); /* else the open was interrupted, and there is no release */
+		TAKE_PTR(file); /* else the open was interrupted, and the kernel sends no release */
 }
 
 static void interrupt_open(fuse_req_t request, void *data)
@@ -297,7 +300,10 @@ static void wait_for_turn(void *data)
 	gcr_render_turns_add(daemon_of(pending->request)->render_turns, &pending->turn);
 }
 
-/* What an open item is to the kernel: its name for the file behind, 0, or -errno. */
+/*
+ * Registers an open item for passthrough. Returns the kernel's id of the backing file; 0: none;
+ * -errno.
+ */
 static int tell_passthrough(struct file *file, int flags)
 {
 	bool wants = (flags & O_ACCMODE) == O_RDONLY && gcr_passthrough_is_on() &&
@@ -322,7 +328,7 @@ static void open_item(fuse_req_t request, fuse_ino_t node, struct fuse_file_info
 		result = gcr_session_open(request, node, info->flags & ~O_TRUNC, &file->item);
 	if (!result)
 		result = backing = tell_passthrough(file, info->flags);
-	/* Last: an open that is refused has changed nothing. */
+	/* Truncate last, so that an open that is refused has changed nothing. */
 	if (result >= 0 && info->flags & O_TRUNC)
 		result = gcr_session_truncate(request, node, info->flags, file->item);
 	if (result < 0) {
@@ -405,7 +411,10 @@ static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *
 		finish_open(&pending->turn, 0);
 }
 
-/* A process can become another user's, with all that happens to it from then on. */
+/*
+ * May the opener keep reading events? Not if the process has become another user's: its events are
+ * that user's from then on.
+ */
 static bool may_read_on(const struct file *file)
 {
 	uid_t uid;
@@ -418,7 +427,10 @@ static bool may_read_on(const struct file *file)
 static void do_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset,
 		    struct fuse_file_info *info)
 {
-	/* Answered, the file may be closed, and released by another thread, at once. */
+	/*
+	 * Once the read is answered, another thread may release the file at any time: keep a
+	 * reference.
+	 */
 	_cleanup_(file_unref_cleanup) struct file *file = file_of(info);
 	_cleanup_free_ char *buffer = NULL;
 
@@ -449,7 +461,7 @@ static void do_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offs
 		fuse_reply_buf(request, file->text + offset, size);
 }
 
-/* SEEK_DATA and SEEK_HOLE; the kernel answers the others. */
+/* Handles SEEK_DATA and SEEK_HOLE; the kernel itself handles the other values of @whence. */
 static void do_lseek(fuse_req_t request, fuse_ino_t node, off_t offset, int whence,
 		     struct fuse_file_info *info)
 {
@@ -460,7 +472,7 @@ static void do_lseek(fuse_req_t request, fuse_ino_t node, off_t offset, int when
 	if (file->item) {
 		found = gcr_folder_seek(file->item, offset, whence);
 	} else {
-		/* As of a file system without holes. */
+		/* As in a filesystem without holes. */
 		found = gcr_tree_getattr(daemon_of(request), node, &stat);
 		if (!found && (offset < 0 || offset >= stat.st_size))
 			found = -ENXIO;
@@ -478,7 +490,7 @@ static void do_write(fuse_req_t request, fuse_ino_t node, const char *bytes, siz
 {
 	_cleanup_(file_unref_cleanup) struct file *file = file_of(info);
 
-	/* As of a read. */
+	/* Keep a reference, as in do_read(). */
 	atomic_fetch_add(&file->references, 1);
 	if (file->item)
 		gcr_session_write(request, file->item, bytes, size, (uint64_t)offset);
@@ -492,7 +504,7 @@ static void do_write(fuse_req_t request, fuse_ino_t node, const char *bytes, siz
 				  info->flags & O_NONBLOCK);
 }
 
-/* See struct gcr_session_turns, where the operation itself is. */
+/* Implements struct gcr_session_turns, which runs fallocate in steps. */
 static bool allocate_some(fuse_req_t request, struct gcr_folder_allocation *allocation,
 			  struct fuse_file_info *info)
 {
@@ -522,7 +534,7 @@ static void do_release(fuse_req_t request, fuse_ino_t node, struct fuse_file_inf
 {
 	struct file *file = file_of(info);
 
-	/* A read that has just been answered may still have its reference. */
+	/* The reference of a read that was just answered may still exist, so unregister here. */
 	if (file->is_passthrough_told)
 		gcr_passthrough_close(file->node);
 	file->is_passthrough_told = false;
@@ -545,7 +557,7 @@ static void do_poll(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *
 			gcr_event_reader_poll(file->reader, handle) ? POLLIN | POLLRDNORM : 0);
 }
 
-/* What it takes with room for so much, before it does. */
+/* Charges a listing of the given size to the opener, then allocates it. */
 static int grow_listing(struct listing *listing, size_t names_max, size_t entries_max)
 {
 	struct entry *entries;
@@ -657,13 +669,13 @@ static void do_statfs(fuse_req_t request, fuse_ino_t node)
 	used_bytes = figures.used_bytes < figures.size_bytes ? figures.used_bytes
 							     : figures.size_bytes;
 	statfs.f_blocks = figures.size_bytes / statfs.f_frsize;
-	/* What is for packing only is free, but for nobody who writes. */
+	/* Space that is reserved for packing is free, but not available to writers. */
 	statfs.f_bavail = figures.free_bytes / statfs.f_frsize;
 	statfs.f_bfree = (figures.size_bytes - used_bytes) / statfs.f_frsize;
 	fuse_reply_statfs(request, &statfs);
 }
 
-/* Not even in a folder. */
+/* These are refused everywhere, also in a folder. */
 static void do_mknod(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,
 		     dev_t device)
 {
@@ -682,10 +694,11 @@ static void do_link(fuse_req_t request, fuse_ino_t node, fuse_ino_t new_parent,
 }
 
 /*
- * The kernel sends so many requests that nobody waits for (reads ahead, closes) at a time, of all
- * users together: 12, if nothing is said, which one user could hold. Those of one user wait for
- * each other here. Reads and writes of io_submit(2) are not among them: the kernel would send more
- * at once than may wait here.
+ * The number of background requests (readahead, closes) that the kernel sends at once, for all
+ * users together. The kernel's default of 12 could be used up by one user. Requests of one user
+ * wait for each other in session_turn.c instead. Asynchronous reads and writes (io_submit(2)) are
+ * excluded by clearing FUSE_CAP_ASYNC_DIO: the kernel would send more of them at once than may wait
+ * there.
  */
 #define MAX_BACKGROUND 4096
 
@@ -752,8 +765,8 @@ int gcr_session_create(struct gcr_daemon *daemon, void (*ready)(struct gcr_daemo
 		return gcr_error_set(error, EIO, "cannot mount on %s", daemon->options.mountpoint);
 	}
 	/*
-	 * Not where the store uses files again, for others: a mapping would go on showing them.
-	 * Where it fails reads come to us.
+	 * No passthrough if the store reuses files for other processes: an existing mapping would
+	 * show their contents. Without passthrough the daemon serves the reads.
 	 */
 	if (!daemon->options.no_passthrough && !daemon->options.pool_bytes &&
 	    !daemon->options.keep_bytes)

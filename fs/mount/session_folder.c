@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* From requests of the kernel to operations on folders, and back. */
+/* Translates requests of the kernel to operations on folders, and the results back. */
 #include "fs/mount/session_folder.h"
 
 #include <errno.h>
@@ -26,7 +26,10 @@ void gcr_session_tell_refusal(struct gcr_daemon *daemon, uid_t uid, const struct
 			 error->words);
 }
 
-/* A change has been refused to the user: why, if he holds too much of the store. */
+/*
+ * If a change was refused because the user holds too much of the store, stores a message about
+ * that.
+ */
 static int tell_quota(fuse_req_t request, int result)
 {
 	struct gcr_daemon *daemon = fuse_req_userdata(request);
@@ -38,7 +41,10 @@ static int tell_quota(fuse_req_t request, int result)
 	return result;
 }
 
-/* Of a process that has nothing in the store, and elsewhere, nothing can be changed. */
+/*
+ * Finds the folder and item of @node. -EPERM: nothing can be changed there (a process without
+ * anything in the store, or a node outside folders).
+ */
 static int find(fuse_req_t request, fuse_ino_t node, struct gcr_folder **ret_folder,
 		uint32_t *ret_item)
 {
@@ -59,7 +65,7 @@ void gcr_session_reply_entry(fuse_req_t request, const struct fuse_entry_param *
 		gcr_tree_forget(node, 1);
 }
 
-/* A directory of the root: a place for a snapshot from elsewhere. */
+/* mkdir in the root: makes a place for a snapshot from elsewhere. */
 static void make_place(fuse_req_t request, const char *name)
 {
 	struct gcr_daemon *daemon = fuse_req_userdata(request);
@@ -69,7 +75,7 @@ static void make_place(fuse_req_t request, const char *name)
 	struct gcr_error error = {0};
 	int result = -EPERM;
 
-	/* Root of a container has no places here: it would not see them. */
+	/* Root of a container has no places here: such a place would not be visible to it. */
 	if (caller->uid || gcr_tree_is_local(caller))
 		result = gcr_place_make(daemon->places, name, caller->uid, caller->gid, &place,
 					&error);
@@ -88,8 +94,8 @@ static void make_place(fuse_req_t request, const char *name)
 }
 
 /*
- * The kernel has judged by the inode that it had looked up, which another place of that name can
- * have taken the place of; and it lets through who has CAP_FOWNER.
+ * The kernel has checked the inode that it had looked up, but another place may have taken the name
+ * since; and the kernel permits callers with CAP_FOWNER.
  */
 static int check_drop(const struct fuse_ctx *caller, struct gcr_place *place)
 {
@@ -111,7 +117,10 @@ static void drop_place(fuse_req_t request, const char *name)
 		return;
 	}
 	result = check_drop(fuse_req_ctx(request), place);
-	/* A place is one user's for life; it is dropped only if it still has that name. */
+	/*
+	 * A place never changes its owner, and is dropped only if it is still listed under its
+	 * name.
+	 */
 	if (!result)
 		result = gcr_place_drop(place);
 	gcr_place_unref(place);
@@ -228,8 +237,9 @@ static bool attributes_are_owners(int valid)
 #define MODE_BITS 07777
 
 /*
- * By the owner as it is now: the kernel has judged by what it knew of the item. For any writer it
- * takes S_ISUID and S_ISGID away itself.
+ * Checks against the item's present owner: the kernel has checked the attributes that it had
+ * cached. A change by another user that only clears S_ISUID or S_ISGID is allowed: the kernel does
+ * that itself when such a user writes.
  */
 static int check_owner(struct gcr_folder *folder, uint32_t item, uid_t uid, int valid, mode_t mode)
 {
@@ -330,7 +340,10 @@ int gcr_session_truncate(fuse_req_t request, fuse_ino_t node, int flags,
 	uint32_t item;
 	int result = find(request, node, &folder, &item);
 
-	/* Whoever may write may do that with a descriptor that cannot. */
+	/*
+	 * open(2) allows O_TRUNC with O_RDONLY if the caller may write: open the item again for
+	 * writing.
+	 */
 	return result ? result
 		      : truncate_item(folder, item, fuse_req_ctx(request)->uid, 0,
 				      (flags & O_ACCMODE) == O_RDONLY ? NULL : file);

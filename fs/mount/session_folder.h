@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The FUSE operations on what is below a `snapshot`, and on incoming snapshots as a whole;
+ * The FUSE operations on files below a `snapshot`, and on places (incoming snapshots) as a whole;
  * session.c has the others.
  */
 #ifndef GCR_FS_MOUNT_SESSION_FOLDER_H
@@ -9,19 +9,27 @@
 #include "fs/base/credentials.h"
 #include "fs/mount/tree.h"
 
-/* Tell the kernel of an entry; if it does not hear of it any more, it knows it once less. */
+/*
+ * Replies with @entry. If the kernel does not take the reply (an interrupted request), the lookup
+ * counted for the entry is undone.
+ */
 void gcr_session_reply_entry(fuse_req_t request, const struct fuse_entry_param *entry);
 
-/* Words of a refusal that no answer to a request carries: for the user's `error` at the root. */
+/*
+ * Stores the message of a refusal, which a reply cannot carry, for the user's `error` at the root.
+ */
 void gcr_session_tell_refusal(struct gcr_daemon *daemon, uid_t uid, const struct gcr_error *error);
 
-/* These answer @request. Where nothing can be changed it is EPERM. */
+/* These functions answer @request. Where no change is possible the answer is EPERM. */
 void gcr_session_mkdir(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode);
 void gcr_session_unlink(fuse_req_t request, fuse_ino_t parent, const char *name);
 void gcr_session_rmdir(fuse_req_t request, fuse_ino_t parent, const char *name);
 void gcr_session_rename(fuse_req_t request, fuse_ino_t parent, const char *name,
 			fuse_ino_t new_parent, const char *new_name, unsigned int flags);
-/* @file: it is open, and that is how it was reached; else NULL. */
+/*
+ * Sets attributes and size. @file: the open file by which the request came; NULL: the request came
+ * by name.
+ */
 void gcr_session_set(fuse_req_t request, fuse_ino_t node, const struct stat *stat, int valid,
 		     struct gcr_folder_file *file);
 void gcr_session_read(fuse_req_t request, struct gcr_folder_file *file, size_t size,
@@ -29,15 +37,15 @@ void gcr_session_read(fuse_req_t request, struct gcr_folder_file *file, size_t s
 void gcr_session_write(fuse_req_t request, struct gcr_folder_file *file, const char *bytes,
 		       size_t size, uint64_t offset);
 
-/* A verb for an incoming snapshot, by a descriptor of @opener. */
+/* Carries out a verb for an incoming snapshot, through a descriptor that @opener opened. */
 void gcr_session_write_place(fuse_req_t request, const struct gcr_credentials *opener,
 			     struct gcr_place *place, const char *bytes, size_t size,
 			     bool nonblocking);
 
-/* These do not. */
+/* These functions do not answer @request; they return 0 or -errno. */
 int gcr_session_open(fuse_req_t request, fuse_ino_t node, int flags,
 		     struct gcr_folder_file **ret_file);
-/* What O_TRUNC asks for, of a file that has been opened with @flags but for that. */
+/* Applies O_TRUNC to a file that has been opened with the other @flags. */
 int gcr_session_truncate(fuse_req_t request, fuse_ino_t node, int flags,
 			 struct gcr_folder_file *file);
 int gcr_session_create_file(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The threads that answer the kernel, and how they are told to end. */
+/* The threads that answer the kernel, and how they are stopped. */
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -10,7 +10,7 @@
 #include "fs/mount/session.h"
 #include "fs/mount/tree.h"
 
-/* Interrupts the loop's sleep; its handler does nothing. */
+/* Interrupts the sleep of the loop's thread; the handler does nothing. */
 #define WAKE_SIGNAL   SIGUSR1
 #define WAKE_MSEC_MAX 50
 
@@ -31,7 +31,7 @@ int gcr_session_run(struct gcr_daemon *daemon)
 	int result;
 
 	sigaction(WAKE_SIGNAL, &wake, NULL);
-	/* Our starter may have had it blocked. */
+	/* The program that started the daemon may have blocked the signal. */
 	sigemptyset(&signals);
 	sigaddset(&signals, WAKE_SIGNAL);
 	pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
@@ -46,8 +46,8 @@ int gcr_session_run(struct gcr_daemon *daemon)
 	atomic_store(&loop.running, false);
 	fuse_loop_cfg_destroy(config);
 	/*
-	 * An unmount from outside. libfuse knows ENODEV as that; a thread that has just been given
-	 * a request is told this (fuse_dev_do_read() in Linux).
+	 * The mount was unmounted from outside. libfuse handles ENODEV as that; a thread that is
+	 * just receiving a request gets ECONNABORTED instead (fuse_dev_do_read() in Linux).
 	 */
 	if (result == -ECONNABORTED)
 		return 0;
@@ -61,7 +61,8 @@ void gcr_session_stop(struct gcr_daemon *daemon)
 	fuse_session_exit(daemon->session);
 	/*
 	 * libfuse sleeps on a semaphore that fuse_session_exit() does not post in every version.
-	 * One signal is enough nearly always, and whoever waits for our end waits for this.
+	 * One signal is nearly always enough. The sleep starts short because the daemon's end waits
+	 * for this loop.
 	 */
 	while (atomic_load(&loop.running)) {
 		pthread_kill(loop.thread, WAKE_SIGNAL);

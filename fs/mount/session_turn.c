@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The line, and each operation once more as something that can stand in it. */
+/* The queue of requests, and for each operation a function that runs it as a job of that queue. */
 #include "fs/mount/session_turn.h"
 
 #include <errno.h>
@@ -13,17 +13,17 @@
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
-/* So many stand in the line at most, with so many bytes that are to be written. */
+/* Limits of the queue: jobs, and bytes to be written. */
 #define OWNER_JOBS_MAX	1024
 #define OWNER_BYTES_MAX (64ull << 20)
 #define ALL_BYTES_MAX	(512ull << 20)
 
-/* A request, with what its operation is given. */
+/* A request with the arguments of its operation. */
 struct job {
 	struct job *next;
 	void (*run)(struct job *job);
-	struct owner *owner; /* once it has begun, or stands in line */
-	bool is_unfinished;  /* run() has done a step, and has not answered */
+	struct owner *owner; /* set when the job has begun, or is queued */
+	bool is_unfinished;  /* run() has done one step, and has not answered the request */
 
 	fuse_req_t request;
 	fuse_ino_t node;
@@ -40,7 +40,7 @@ struct job {
 	off_t offset;
 	struct gcr_folder_allocation allocation;
 
-	/* What those of one that has stood in the line point to; its own. */
+	/* Copies that belong to a queued job; name, new_name and bytes then point to them. */
 	char *own_name;
 	char *own_new_name;
 	char *own_bytes;
@@ -49,13 +49,13 @@ struct job {
 static const struct fuse_lowlevel_ops *real;
 static const struct gcr_session_turns *session;
 
-/* A user who has jobs under way, or in line. */
+/* A user who has jobs running or queued. */
 struct owner {
 	struct owner *next;
 	uid_t uid;
 	unsigned int running;
-	uint64_t served_number; /* when the last of his has begun; at first, when he came */
-	/* His jobs in line, in the order in which they came. */
+	uint64_t served_number; /* number of the last begun job; until then, of arrival */
+	/* The user's queued jobs, in order of arrival. */
 	struct job *first;
 	struct job **last;
 	unsigned int jobs;
@@ -63,14 +63,14 @@ struct owner {
 };
 
 static struct {
-	pthread_mutex_t lock; /* a leaf */
+	pthread_mutex_t lock; /* a leaf lock */
 	struct owner *owners;
 	unsigned int running;
 	uint64_t number;
-	uint64_t bytes; /* of all that stand in line */
+	uint64_t bytes; /* of all queued jobs */
 } line = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* ---- the line ---- */
+/* ---- the queue ---- */
 
 static void job_free(struct job *job)
 {
@@ -80,7 +80,10 @@ static void job_free(struct job *job)
 	free(job);
 }
 
-/* What @job points to is the request's, and goes with its thread. */
+/*
+ * Copies a job to be queued. The data that @job points to belong to the request, and are valid only
+ * until its thread returns. NULL: out of memory.
+ */
 static struct job *job_copy(const struct job *job)
 {
 	struct job *copy = malloc(sizeof(*copy));
@@ -110,7 +113,10 @@ static size_t bytes_of(const struct job *job)
 	return job->bytes ? job->size : 0;
 }
 
-/* NULL: there is no memory. leave_locked() has to follow. */
+/*
+ * The owner with this id, created if there was none; to be followed by leave_locked(). NULL: out of
+ * memory.
+ */
 static struct owner *get_locked(uid_t uid)
 {
 	struct owner *owner = line.owners;
@@ -122,7 +128,7 @@ static struct owner *get_locked(uid_t uid)
 	owner = malloc(sizeof(*owner));
 	if (!owner)
 		return NULL;
-	/* He comes before those only who come later, or are served from now on. */
+	/* A new owner precedes only owners that come later, or are served from now on. */
 	*owner = (struct owner){.next = line.owners, .uid = uid, .served_number = ++line.number};
 	owner->last = &owner->first;
 	line.owners = owner;
@@ -163,7 +169,10 @@ static void append_locked(struct owner *owner, struct job *job)
 	line.bytes += bytes_of(job);
 }
 
-/* Of the owners with the fewest under way, the one served the longest ago. NULL: none may. */
+/*
+ * Of the owners with the fewest running jobs, the one who was served longest ago. NULL: no owner
+ * may begin a job.
+ */
 static struct owner *pick_locked(void)
 {
 	struct owner *best = NULL;
@@ -177,7 +186,7 @@ static struct owner *pick_locked(void)
 	return best;
 }
 
-/* The next one that may begin, which has; NULL: none may. */
+/* Takes the next job that may begin, and counts it as running. NULL: none. */
 static struct job *take_locked(void)
 {
 	struct owner *owner = pick_locked();
@@ -203,7 +212,7 @@ static bool has_room_locked(const struct owner *owner, const struct job *job)
 	       owner->jobs < OWNER_JOBS_MAX;
 }
 
-/* Has it done a step only? */
+/* Runs one step of @job. True: the job is not finished. */
 static bool run_step(struct job *job)
 {
 	job->is_unfinished = false;
@@ -211,7 +220,10 @@ static bool run_step(struct job *job)
 	return job->is_unfinished;
 }
 
-/* One of @owner's has ended, or has done a step and waits again. The next, whose turn it is now. */
+/*
+ * A job of @owner has ended or, with @unfinished, has done a step and is queued again. Returns the
+ * next job to run, or NULL.
+ */
 static struct job *end_turn(struct owner *owner, struct job *unfinished)
 {
 	struct job *next;
@@ -238,7 +250,10 @@ static void run_line(struct job *job)
 	}
 }
 
-/* Of @job, which is the caller's. Without memory to have it wait again, it is done here and now. */
+/*
+ * Runs the first step of @job, which stays the caller's; the rest is queued. Without memory for
+ * that, the job is run to its end at once.
+ */
 static void run_first(struct job *job)
 {
 	struct job *rest = NULL;
@@ -248,7 +263,7 @@ static void run_first(struct job *job)
 	run_line(end_turn(job->owner, rest));
 }
 
-/* 1: it has; 0: it may not yet; -ENOMEM. */
+/* 1: the job has begun; 0: it may not begin yet; -ENOMEM. */
 static int try_begin(struct job *job, uid_t uid)
 {
 	int result;
@@ -264,7 +279,10 @@ static int try_begin(struct job *job, uid_t uid)
 	return result;
 }
 
-/* @job is the line's then. *@ret_next as of end_turn(). Without room -EAGAIN; -ENOMEM. */
+/*
+ * Queues @job, which the queue then owns. *ret_next as of end_turn(). -EAGAIN: no room in the
+ * queue; -ENOMEM.
+ */
 static int stand_in_line(struct job *job, uid_t uid, struct job **ret_next)
 {
 	int result = 0;
@@ -278,12 +296,12 @@ static int stand_in_line(struct job *job, uid_t uid, struct job **ret_next)
 	else
 		result = -EAGAIN;
 	leave_locked(job->owner);
-	/* Those that it waits for may have ended meanwhile. */
+	/* Running jobs may have ended since try_begin(), so that a queued job can begin. */
 	*ret_next = result ? NULL : take_locked();
 	return result;
 }
 
-/* Now, or later; without room in the line -EAGAIN. */
+/* Runs @job now, or queues it for user @uid; without room in the queue the answer is -EAGAIN. */
 static void submit(struct job *job, uid_t uid)
 {
 	const struct gcr_daemon *daemon = fuse_req_userdata(job->request);
@@ -316,8 +334,8 @@ static void submit(struct job *job, uid_t uid)
 /* ---- the operations ---- */
 
 /*
- * lookup and getattr are no jobs: they take a few system calls, and the kernel may have directories
- * locked meanwhile, for a rename its two.
+ * lookup and getattr are not queued: they take a few system calls, and the kernel may keep
+ * directories locked during them (two for a rename).
  */
 
 static bool is_below(fuse_ino_t node)
@@ -329,9 +347,9 @@ static bool is_below(fuse_ino_t node)
 }
 
 /*
- * The user of a request for an open file is the one who has opened it: others act for him. By name,
- * uid 0 may be root of a container. That is found out without a wait and at little cost, for root
- * of the host makes many requests.
+ * The user that a request counts for. For an open file that is its opener, because other processes
+ * may act for the opener. For a request by name uid 0 may be root of a container; this check
+ * neither waits nor costs much, because root of the host makes many requests.
  */
 static uid_t user_of(fuse_req_t request, const struct fuse_file_info *info)
 {
@@ -442,8 +460,8 @@ static void turn_rename(fuse_req_t request, fuse_ino_t parent, const char *name,
 			  .flags = (int)flags};
 
 	/*
-	 * Between two directories the kernel has one rename at a time in the whole mount, and keeps
-	 * both directories locked: for one that waited, all others would wait too.
+	 * The kernel allows one rename between two directories at a time in the whole mount, and
+	 * keeps both directories locked: if that one waited, all others would wait too.
 	 */
 	if (is_below(parent) && parent == new_parent)
 		submit_with(&job, NULL);
@@ -556,13 +574,13 @@ static void turn_lseek(fuse_req_t request, fuse_ino_t node, off_t offset, int wh
 		real->lseek(request, node, offset, whence, info);
 }
 
-/* A step is a stay of its own for the watchdog, which sees each of the others as a whole. */
+/* The watchdog sees each step as an operation of its own; it sees other operations as a whole. */
 static void run_fallocate(struct job *job)
 {
 	const struct gcr_daemon *daemon = fuse_req_userdata(job->request);
 	struct gcr_watched watched;
 
-	/* The daemon's end is not kept waiting. */
+	/* Do not delay the end of the daemon. */
 	if (fuse_session_exited(daemon->session)) {
 		fuse_reply_err(job->request, ENODEV);
 		return;

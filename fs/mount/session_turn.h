@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Requests below a `snapshot`, where each file and each directory has its locks, and what is asked
- * for may take long. Of one user (with all his subordinate ids) only some are under way at once.
- * The others stand in a line, and no thread of the session waits for them: the thread that has
- * ended one goes on with the next. That is of the user who has the fewest under way, of several the
- * one who was served the longest ago; each user's own are in the order in which they came. What can
- * be done in steps goes to the end of its user's after each. Root of a container counts as
- * GCR_QUOTA_OTHER_ROOT; root of the host, and the daemon's own user, never wait.
+ * Fair scheduling of requests below a `snapshot`, where each file and each directory has its locks,
+ * and a request may take long. Only a few requests of one user (with all subordinate ids of that
+ * user) are carried out at once. The others wait in a line (queue) without occupying a thread of
+ * the session: a thread that has finished a request takes the next one from the line. The next
+ * request is that of the user with the fewest requests under way and, among several such users, of
+ * the one who was served longest ago; requests of one user are served in order of arrival. A
+ * request that can be carried out in steps goes to the end of its user's queue after each step.
+ * Root of a container counts as GCR_QUOTA_OTHER_ROOT; root of the host and the daemon's own user
+ * never wait.
  */
 #ifndef GCR_FS_MOUNT_SESSION_TURN_H
 #define GCR_FS_MOUNT_SESSION_TURN_H
@@ -16,20 +18,23 @@
 #include "fs/mount/tree.h"
 #include "fs/store/folder.h"
 
-#define GCR_SESSION_OWNER_MAX 4	 /* threads for the requests of one owner */
-#define GCR_SESSION_TURNS_MAX 12 /* for those of all who are limited */
+#define GCR_SESSION_OWNER_MAX 4	 /* threads for requests of one owner */
+#define GCR_SESSION_TURNS_MAX 12 /* threads for requests of all limited owners */
 
 struct gcr_session_turns {
-	/* Who has opened a file, as quotas count. */
+	/* The user who opened a file, as counted by quotas. */
 	uid_t (*opener)(const struct fuse_file_info *info);
-	/* A step of fallocate: false, it goes on; true, it is answered. */
+	/*
+	 * Carries out one step of fallocate. False: there is more to do; true: the request is
+	 * answered.
+	 */
 	bool (*allocate_some)(fuse_req_t request, struct gcr_folder_allocation *allocation,
 			      struct fuse_file_info *info);
 };
 
 /*
- * The same operations as @operations, in turns. Both arguments stay the caller's, for ever; there
- * is one set of them.
+ * Returns the operations of @operations with this scheduling. Both arguments stay the caller's and
+ * must stay valid for ever; there is one static result.
  */
 const struct fuse_lowlevel_ops *gcr_session_in_turn(const struct fuse_lowlevel_ops *operations,
 						    const struct gcr_session_turns *turns);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Every operation of the session once more, between a begin and an end for the watchdog. */
+/* Wraps every operation of the session in a begin and an end for the watchdog. */
 #include "fs/mount/session_watch.h"
 
 #include "fs/base/watchdog.h"
@@ -90,7 +90,7 @@ WATCHED(poll, node,
 	 struct fuse_pollhandle *handle),
 	(request, node, info, handle))
 
-/* None that the session does not have: the kernel is told of each. */
+/* Wraps only operations that the session has: the kernel is told which exist. */
 const struct fuse_lowlevel_ops *gcr_session_watched(const struct fuse_lowlevel_ops *operations)
 {
 	static struct fuse_lowlevel_ops watched;

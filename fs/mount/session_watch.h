@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* FUSE operations under the eye of fs/base/watchdog.h. */
+/* FUSE operations that report their begin and end to the watchdog (fs/base/watchdog.h). */
 #ifndef GCR_FS_MOUNT_SESSION_WATCH_H
 #define GCR_FS_MOUNT_SESSION_WATCH_H
 
 #include "fs/mount/tree.h"
 
 /*
- * The same operations as @operations, which stays the caller's, with the watchdog told when each
- * begins and ends. There is one set of them.
+ * Returns the operations of @operations with these reports. @operations stays the caller's; there
+ * is one static result.
  */
 const struct fuse_lowlevel_ops *gcr_session_watched(const struct fuse_lowlevel_ops *operations);
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* By the numbers that processes have in pid namespaces, and by helpers where these do not suffice.
- */
+/* Compares pids in pid namespaces, and asks helpers if that is not sufficient. */
 #define FUSE_USE_VERSION 314
 #include "fs/mount/sight.h"
 
@@ -39,7 +38,10 @@ bool gcr_sight_reaches(struct gcr_sight *sight, pid_t pid)
 		gcr_proc_path(path, pid, "stat");
 		return access(path, F_OK) == 0;
 	}
-	/* What is in the caller's namespace, or below it, has no fewer numbers than the caller. */
+	/*
+	 * A process in the caller's pid namespace, or below it, has a pid in at least as many
+	 * namespaces as the caller.
+	 */
 	if (!sight->levels || gcr_proc_status(pid, &status) < 0 ||
 	    status.ns_pids_count < sight->levels)
 		return false;

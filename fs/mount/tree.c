@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The shape of the mount, as a table, and what stat(2) and readdir(3) show of it. */
+/* The shape of the mount, as a table, and the results of stat(2) and readdir(3). */
 #include "fs/mount/tree_private.h"
 
 #include <ctype.h>
@@ -26,9 +26,9 @@ GCR_DEFINE_CLEANUP(struct gcr_folder *, gcr_folder_unref);
 
 struct shape {
 	enum gcr_node_kind parent;
-	const char *name; /* NULL: named by pid or index */
+	const char *name; /* NULL: named by a pid, an index or a place */
 	mode_t mode;
-	bool not_of_launcher; /* a directory that stands for others' processes lacks it */
+	bool not_of_launcher; /* a launcher's directory lacks this entry */
 };
 
 static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
@@ -110,7 +110,7 @@ bool gcr_node_needs_gpus(enum gcr_node_kind kind)
 	       kind == GCR_NODE_ROOT_METRICS || kind == GCR_NODE_GPU_STATUS;
 }
 
-/* Is it @above, or below that? */
+/* Is the kind @above, or below it? */
 static bool is_of(enum gcr_node_kind kind, enum gcr_node_kind above)
 {
 	while (kind != above && kind != GCR_NODE_NONE)
@@ -246,7 +246,7 @@ static void set_time(struct stat *stat, int64_t usec)
 	stat->st_atim = stat->st_mtim;
 }
 
-/* Of an item, and of a `snapshot` in which something is. -ENOENT: nothing is. */
+/* For items, and for a `snapshot` that contains anything. -ENOENT: it is empty. */
 static int stat_item(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *ret_stat)
 {
 	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
@@ -348,7 +348,7 @@ int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *re
 		*ret_stat = stat;
 		return 0;
 	}
-	/* Without the counter of look-ups: to stat(2) a ctl file is one file. */
+	/* Without the lookup counter: stat(2) always shows the same inode number of a ctl file. */
 	stat.st_ino = gcr_node_is_ctl(kind) ? node & ((UINT64_C(1) << EXTRA_SHIFT) - 1) : node;
 	stat.st_mode = shapes[kind].mode;
 	stat.st_nlink = S_ISDIR(stat.st_mode) ? 2 : 1;
@@ -369,7 +369,7 @@ int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *re
 	return result;
 }
 
-/* A place is another name of the process that was made of it. */
+/* The node of the process if @node is a place that is another name of a process; else @node. */
 static fuse_ino_t follow(struct gcr_daemon *daemon, fuse_ino_t node)
 {
 	struct gcr_place *place;
@@ -384,7 +384,7 @@ static fuse_ino_t follow(struct gcr_daemon *daemon, fuse_ino_t node)
 	return node;
 }
 
-/* The link that stands for a pid, if its process has the name of a place. */
+/* The node of the link for a pid, if the pid's process has the name of a place. */
 static bool find_link(struct gcr_daemon *daemon, const struct fuse_ctx *caller, pid_t pid,
 		      struct gcr_process *process, fuse_ino_t *ret_node)
 {
@@ -415,7 +415,7 @@ static int find_place(struct gcr_daemon *daemon, const struct fuse_ctx *caller, 
 	return is_shown ? 0 : -ENOENT;
 }
 
-/* A name of digits only, without leading zeros, as a number up to @max. */
+/* Parses a name of digits only, without leading zeros, as a number up to @max. */
 static int parse_index(const char *name, uint32_t max, uint32_t *ret_index)
 {
 	uint64_t index = 0;
@@ -434,8 +434,8 @@ static int parse_index(const char *name, uint32_t max, uint32_t *ret_index)
 }
 
 /*
- * One that is not known is looked at. -EBUSY: its user waits for too many looks already, or his
- * have taken too long lately.
+ * Finds the process with this pid; one that is not listed yet is examined. -EBUSY: the caller's
+ * user has too many such examinations under way, or they have taken too much time lately.
  */
 static int find_process(struct gcr_daemon *daemon, const struct fuse_ctx *caller, pid_t pid,
 			struct gcr_process **ret_process)
@@ -551,8 +551,8 @@ int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fu
 }
 
 /*
- * All who use a GPU at this moment; where that takes long, or its user waits for too many looks
- * already, the list stays as it is.
+ * Updates the list of processes that use a GPU. If that takes long, or the caller's user waits for
+ * too many examinations already, the list stays as it is.
  */
 static void refresh(struct gcr_daemon *daemon, const struct fuse_ctx *caller)
 {
@@ -598,7 +598,7 @@ struct place_list {
 	void *data;
 };
 
-/* Shown to whose it is. */
+/* Lists a place for its owner and for root only. */
 static int add_place(struct gcr_place *place, void *data)
 {
 	const struct place_list *list = data;
@@ -629,7 +629,7 @@ static int list_root(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
 	return result ? result : list_places(daemon, &sight, add, data);
 }
 
-/* Names of a folder, as gcr_tree_list() tells of them. */
+/* Arguments of gcr_tree_list(), for the names in a folder. */
 struct item_list {
 	int (*add)(void *, const char *, fuse_ino_t, mode_t);
 	void *data;

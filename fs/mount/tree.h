@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The names of the mount. A node id says what it names (kind, process or GPU), so there is no
- * table of inodes but those of folders: forgetting is nothing, and a node whose process has gone is
- * ESRCH.
+ * The names of the mount. A node id encodes the object that it names (kind, process or GPU), so
+ * there is no table of inodes except those of folders: forgetting such a node does nothing, and a
+ * node whose process has ended is ESRCH.
  */
 #ifndef GCR_FS_MOUNT_TREE_H
 #define GCR_FS_MOUNT_TREE_H
@@ -19,7 +19,7 @@
 
 enum gcr_node_kind {
 	GCR_NODE_NONE = 0,
-	GCR_NODE_ROOT = 1, /* so that its id is FUSE_ROOT_ID */
+	GCR_NODE_ROOT = 1, /* equals FUSE_ROOT_ID */
 	GCR_NODE_ROOT_CTL,
 	GCR_NODE_ROOT_STATUS,
 	GCR_NODE_ROOT_ERROR,
@@ -46,17 +46,17 @@ enum gcr_node_kind {
 	GCR_NODE_PLACE_EVENTS,
 	GCR_NODE_PLACE_CRIU_LOG,
 	GCR_NODE_PLACE_SNAPSHOT,
-	GCR_NODE_PID, /* a link from a pid to the place whose name its process has */
+	GCR_NODE_PID, /* a symbolic link from a pid to the place that names its process */
 	GCR_NODE_ITEM,
 	GCR_NODE_KINDS_COUNT,
 };
 
 /*
- * Node ids: bits 0-7 kind, 8-39 serial of the process or incoming snapshot, or index of the GPU,
- * 40-63 by the kind: a
- * ctl's see below. Of what is below a `snapshot` (GCR_NODE_ITEM) 8-39 are the item and 40-63 the
- * number of its folder, see fs/store/folder.h; only these are looked up and forgotten. Their st_ino
- * is another number: bits 0-7 the kind, 8-63 the inode number in the store.
+ * Node ids: bits 0-7 kind; 8-39 serial of the process or place (incoming snapshot), or index of the
+ * GPU; 40-63 depend on the kind: for a ctl file see gcr_node_is_ctl(). For nodes below a `snapshot`
+ * (GCR_NODE_ITEM) 8-39 are the item and 40-63 the number of its folder, see fs/store/folder.h; only
+ * these nodes count lookups and are forgotten. Their st_ino is a different number: bits 0-7 the
+ * kind, 8-63 the inode number in the store.
  */
 static inline enum gcr_node_kind gcr_node_kind(fuse_ino_t node)
 {
@@ -69,69 +69,81 @@ static inline uint32_t gcr_node_number(fuse_ino_t node)
 	return (uint32_t)(node >> 8);
 }
 
-/* What a person calls it, as far as that is the same for all of its kind. */
+/* The name of the file, or a description of it, for messages; the same for all nodes of a kind. */
 const char *gcr_node_name(fuse_ino_t node);
 
-/* Is it a ctl file? Each look-up of one returns a fresh id, counted in the upper 24 bits, because
- * the kernel holds an inode's lock for as long as a write to it waits. */
+/*
+ * Is the node a ctl file? Each lookup of a ctl file returns a fresh id, counted in the upper 24
+ * bits, because the kernel holds an inode's lock as long as a write to the inode waits.
+ */
 bool gcr_node_is_ctl(enum gcr_node_kind kind);
 bool gcr_node_is_events(enum gcr_node_kind kind);
 
-/* Does its text tell of VRAM, so that the GPUs should be asked before it is rendered? */
+/* Does the text contain VRAM figures, so that the GPUs should be asked before it is rendered? */
 bool gcr_node_needs_gpus(enum gcr_node_kind kind);
 
-/* Resolve @name below @parent for @caller. -ENOENT, -ENOTDIR, ... */
+/* Resolves @name below @parent for @caller. -ENOENT, -ENOTDIR, ... */
 int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t parent,
 		    const char *name, struct fuse_entry_param *ret_entry);
 
 int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *ret_stat);
 
-/* The process a node is about; -ESRCH if it has ended. The reference is the caller's. */
+/*
+ * The process that a node belongs to; the caller owns the reference. -EINVAL: the node belongs to
+ * none; -ESRCH: the process has ended.
+ */
 int gcr_tree_process(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_process **ret_process);
 
-/* The incoming snapshot a node is about: -EINVAL: about none; -ESRCH: it is gone. */
+/*
+ * The place (incoming snapshot) that a node belongs to; the caller owns the reference. -EINVAL: the
+ * node belongs to none; -ESRCH: the place is gone.
+ */
 struct gcr_place;
 int gcr_tree_place(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_place **ret_place);
-/* Its directory, as the kernel is to see it. */
+/* Fills in the kernel's entry for the place's directory. */
 int gcr_tree_make_place_entry(struct gcr_place *place, struct fuse_entry_param *ret_entry);
 
-/* The bytes of a frozen process, or kept ones: a reference of the caller's. NULL: there are none.
+/*
+ * The snapshot of a frozen process, or the one kept of its last freeze; the caller owns the
+ * reference. NULL: there is none.
  */
 struct gcr_snapshot *gcr_tree_snapshot(struct gcr_process *process);
 
 /*
- * The folder and item that a node is: one below a `snapshot`, or that itself. The reference is the
- * caller's. -EPERM: it is none of these; -ENOENT: the process has nothing in the store now;
- * -ESTALE, -ESRCH.
+ * The folder and item of a node that is a `snapshot` or below one; the caller owns the reference.
+ * -EPERM: the node is neither; -ENOENT: the process has nothing in the store now; -ESTALE, -ESRCH.
  */
 int gcr_tree_folder(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_folder **ret_folder,
 		    uint32_t *ret_item);
-/* As the kernel is to see an item. */
+/* Fills in the kernel's entry for an item. */
 void gcr_tree_make_entry(const struct gcr_folder *folder, const struct gcr_folder_entry *entry,
 			 struct fuse_entry_param *ret_entry);
 void gcr_tree_forget(fuse_ino_t node, uint64_t count);
 
-/* Calls @add for every entry of a directory, with its st_ino; stops with its non-zero result. */
+/*
+ * Calls @add for every entry of a directory, with its st_ino; stops at the first non-zero result of
+ * @add and returns that.
+ */
 int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,
 		  int (*add)(void *data, const char *name, fuse_ino_t node, mode_t mode),
 		  void *data);
 
 /*
- * Write a control file's text for @caller, whose id @counted is for quotas
- * (gcr_credentials_counted()). @process is NULL for nodes that are not about one.
+ * Writes the text of a control file for @caller, whose id for quotas is @counted
+ * (gcr_credentials_counted()). @process is NULL for nodes that belong to no process.
  */
 void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, uid_t counted,
 		     fuse_ino_t node, struct gcr_process *process, FILE *stream);
 
-/* May @caller see @pid by pid namespaces? fs/mount/sight.h is for many of them. */
+/* May @caller see @pid, by pid namespaces? For checks of many pids see fs/mount/sight.h. */
 bool gcr_tree_reaches(const struct fuse_ctx *caller, pid_t pid);
 /*
- * Is there such a place for @caller? In another pid namespace than ours only for its owner, where
- * root is no owner: what is root by its number there may be shut in a container. And for who
- * reaches the process that has been made of it.
+ * Does the place exist for @caller? In our pid namespace yes. In another one only for its owner,
+ * but not for root (a caller with uid 0 may be confined to a container), and for a caller that
+ * reaches the process restored from the place.
  */
 bool gcr_tree_shows_place(const struct fuse_ctx *caller, struct gcr_place *place);
-/* Is @caller in our own pid namespace? Then all places are there for it. */
+/* Is @caller in our own pid namespace? Then all places are visible to it. */
 bool gcr_tree_is_local(const struct fuse_ctx *caller);
 
 #endif

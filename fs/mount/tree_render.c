@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The text of each file of the mount, for whoever may read it. */
+/* Dispatches the text of each file of the mount. */
 #include "fs/base/quota.h"
 #include "fs/base/refusals.h"
 #include "fs/image/criu_run.h"
@@ -39,7 +39,7 @@ static bool is_roots_own(const struct fuse_ctx *caller)
 	return !caller->uid && gcr_tree_is_local(caller);
 }
 
-/* Of the restore; before one, of the dump that has made it. */
+/* The log of the restore; before any restore, that of the dump that made the place. */
 static void render_place_log(struct gcr_daemon *daemon, struct gcr_place *place, FILE *stream)
 {
 	char subject[GCR_CRIU_SUBJECT_BYTES];
@@ -48,7 +48,10 @@ static void render_place_log(struct gcr_daemon *daemon, struct gcr_place *place,
 	gcr_criu_render_log(daemon, subject, stream);
 }
 
-/* Of a dump that has failed, or left it; else of the restore that has made it. */
+/*
+ * The log of a dump that failed or that left the process alive (`leave`); else that of the restore
+ * that made the process.
+ */
 static void render_process_log(struct gcr_daemon *daemon, struct gcr_process *process, FILE *stream)
 {
 	char subject[GCR_CRIU_SUBJECT_BYTES];
@@ -77,7 +80,10 @@ static void render_root_status(struct gcr_daemon *daemon, const struct fuse_ctx 
 			       stream);
 }
 
-/* Of the reader's own writes. Root of a container is not the root whose words these are. */
+/*
+ * The refusals of the reader's own writes. Root of a container gets none: those of uid 0 are the
+ * host root's.
+ */
 static void render_root_error(struct gcr_daemon *daemon, uid_t counted, FILE *stream)
 {
 	if (counted != GCR_QUOTA_OTHER_ROOT)
@@ -93,7 +99,7 @@ void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, u
 
 	switch (gcr_node_kind(node)) {
 	case GCR_NODE_CRIU_LOG:
-		/* It may have been hidden since its mode was looked at. */
+		/* The log may have been hidden since its mode was checked. */
 		if (is_roots_own(caller) || !gcr_tree_is_process_log_hidden(daemon, process))
 			render_process_log(daemon, process, stream);
 		break;
@@ -137,7 +143,7 @@ void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, u
 	case GCR_NODE_MAPS:
 		gcr_render_maps(process, stream);
 		break;
-	default: /* the others have no text */
+	default: /* no text */
 		break;
 	}
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Chunks: an array of them, and buckets that are lists in it, by number, so that one takes no more
- * than 44 bytes. Those that may be shared have their bucket by digest, and the others by place:
- * many of them may be equal, and none is looked for by its digest. The lock of the packs guards it.
+ * The index of chunks: an array, and buckets that are lists within it, linked by index, so that a
+ * chunk takes no more than 44 bytes. Shareable chunks are in the bucket of their digest, the others
+ * in that of their place: many of the latter may be equal, and no search uses their digest. The
+ * lock of the packs guards the index.
  */
 #include "fs/pack/packs_private.h"
 
@@ -19,7 +20,7 @@
 void gcr_pack_index_init(struct gcr_pack_index *index)
 {
 	*index = (struct gcr_pack_index){.free_chunk = NONE};
-	/* Who chooses the bytes of chunks may not know which ones share a bucket. */
+	/* Users who choose the bytes of chunks must not know which chunks share a bucket. */
 	if (getrandom(&index->seed, sizeof(index->seed), 0) != sizeof(index->seed))
 		index->seed = (uint64_t)gcr_clock_usec() ^ (uintptr_t)index;
 }
@@ -123,7 +124,7 @@ int gcr_pack_index_reserve(struct gcr_pack_index *index)
 	index->buckets_count = capacity;
 	index->chunks = chunks;
 	index->capacity = capacity;
-	/* None is free: all that were used are chunks. */
+	/* The free list is empty: all used elements are chunks. */
 	for (uint32_t i = 0; i < index->used; i++)
 		link_chunk(index, i);
 	return 0;

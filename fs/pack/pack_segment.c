@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A segment: a file of a fixed size, sparse, of which the pages that hold chunks have memory. It is
- * mapped as a whole, with small pages also where the store has huge ones (a page that is faulted in
- * is as large as the mapping wants it): so each page can go back by itself, and what is taken is
- * known without asking. Pages that nothing uses any more are filled again only in long runs
- * (gcr_pack_segment_fill_run()).
- * Called with the lock of the packs held. Those on a disk are not mapped (pack_spill.c).
+ * A segment: a sparse file of a fixed size, in which the pages that hold chunks have memory. The
+ * whole file is mapped, with small pages even where the store has huge ones (a page that is faulted
+ * in has the size that the mapping requests): so each page can be freed by itself, and the memory
+ * in use is known without a system call. Unused pages are filled again only in long runs
+ * (gcr_pack_segment_fill_run()). Called with the lock of the packs held. Segments on a disk are not
+ * mapped (pack_spill.c).
  */
 #include "fs/pack/packs_private.h"
 
@@ -32,7 +32,7 @@ void gcr_pack_segment_find_pages(struct gcr_pack_segment *segment)
 	while ((at = lseek(segment->fd, at, SEEK_DATA)) >= 0) {
 		off_t end = lseek(segment->fd, at, SEEK_HOLE);
 
-		at -= at % GCR_PACK_PAGE_BYTES; /* a disk's may be smaller */
+		at -= at % GCR_PACK_PAGE_BYTES; /* a disk's blocks may be smaller */
 		for (; at < end && at < (off_t)GCR_PACK_SEGMENT_BYTES; at += GCR_PACK_PAGE_BYTES) {
 			uint16_t *page = &segment->pages[at / GCR_PACK_PAGE_BYTES];
 
@@ -106,7 +106,8 @@ int gcr_pack_segment_open(const struct gcr_packs *packs, uint32_t number, bool c
 		return result;
 	}
 	segment->map = map;
-	madvise(map, GCR_PACK_SEGMENT_BYTES, MADV_NOHUGEPAGE); /* EINVAL: there are none */
+	/* Fails with EINVAL if the kernel has no huge pages. */
+	madvise(map, GCR_PACK_SEGMENT_BYTES, MADV_NOHUGEPAGE);
 	if (!create)
 		gcr_pack_segment_find_pages(segment);
 	*ret_segment = TAKE_PTR(segment);
@@ -131,13 +132,13 @@ static uint32_t first_page(uint32_t offset)
 	return offset / GCR_PACK_PAGE_BYTES;
 }
 
-/* Behind the last page. */
+/* The page behind the last one. */
 static uint32_t end_page(uint32_t offset, size_t size)
 {
 	return (uint32_t)((offset + size - 1) / GCR_PACK_PAGE_BYTES) + 1;
 }
 
-/* How much of a chunk is in a page. */
+/* Number of bytes of a chunk that are in a page. */
 static uint16_t part_in(uint32_t page, uint32_t offset, size_t size)
 {
 	uint64_t begin = (uint64_t)page * GCR_PACK_PAGE_BYTES;
@@ -197,7 +198,7 @@ int gcr_pack_segment_punch(const struct gcr_pack_segment *segment, uint32_t page
 		       : 0;
 }
 
-/* Some of the pages may be there by now: those that nobody had before go. */
+/* Some of the pages may have got memory: frees those that had none before. */
 static void take_back(const struct gcr_pack_segment *segment, uint32_t page, uint32_t end)
 {
 	for (; page < end; page++)
@@ -206,8 +207,8 @@ static void take_back(const struct gcr_pack_segment *segment, uint32_t page, uin
 }
 
 /*
- * Have memory before anything touches the mapping: a page that cannot be had would be a SIGBUS, and
- * is EFAULT here.
+ * Allocates memory before the mapping is accessed: a page without memory would raise SIGBUS there,
+ * and is reported as EFAULT here.
  */
 static int populate(struct gcr_pack_segment *segment, uint32_t page, uint32_t end)
 {
@@ -254,7 +255,10 @@ int gcr_pack_segment_claim(struct gcr_pack_segment *segment, uint32_t offset, si
 	for (uint32_t i = first_page(offset); i < end_page(offset, size); i++) {
 		unsigned int used = segment->pages[i] & PAGE_USED;
 
-		/* What a disk has is its own to say: some have no zeros. */
+		/*
+		 * On a disk the blocks in use prove nothing: some file systems store zeros as
+		 * holes.
+		 */
 		if ((!segment->path && !(segment->pages[i] & PAGE_THERE)) ||
 		    used + part_in(i, offset, size) > GCR_PACK_PAGE_BYTES)
 			return -EBADMSG;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Segments on a disk. One is copied, and then its file in the store becomes a symbolic link to the
- * copy, so that at each moment exactly one of the two is the segment, and nothing that names chunks
- * changes. The disk is read and written without the lock of the packs: the segment is busy
- * meanwhile, which means that nothing is appended to it and none of its pages goes. Files on a disk
- * are never mapped: where it fails that would be a SIGBUS.
+ * Segments on a disk. A segment is copied, and then its file in the store is replaced by a symbolic
+ * link to the copy: at any time exactly one of the two is the segment, and references to chunks do
+ * not change. The disk is accessed without the lock of the packs; the segment is marked busy for
+ * that time: no chunk is appended, and no page is freed. Files on a disk are never mapped: an error
+ * of the disk would raise SIGBUS.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,9 +22,9 @@
 #include "fs/pack/spill.h"
 
 #define BUFFER_BYTES (1u << 20)
-/* Pages that are to be written take memory, too: no more of them than this. */
+/* Limit of dirty pages, which take memory, too. */
 #define DIRTY_BYTES  (32u << 20)
-/* A link before it takes the place of the file: this, and its number. */
+/* Name of a link before it replaces the file: this prefix and the segment's number. */
 #define LINK_PREFIX  ".link-"
 #define NAME_BYTES   24
 
@@ -36,7 +36,7 @@ static void count_of_user(const struct gcr_packs *packs, uint64_t more, uint64_t
 		packs->account.count_disk(packs->account.data, packs->uid, more, less);
 }
 
-/* The user's limit, and that of all. */
+/* Reserves bytes within the user's limit and the limit of all. */
 static int take_disk(const struct gcr_packs *packs, uint64_t bytes, struct gcr_error *error)
 {
 	const struct gcr_packs_account *account = &packs->account;
@@ -64,7 +64,7 @@ void gcr_packs_give_disk(const struct gcr_packs *packs, uint64_t bytes)
 	count_of_user(packs, 0, bytes);
 }
 
-/* ---- what an earlier daemon has left ---- */
+/* ---- leftovers of an earlier daemon ---- */
 
 void gcr_packs_remove_unfinished(int directory_fd, const char *name)
 {
@@ -72,13 +72,13 @@ void gcr_packs_remove_unfinished(int directory_fd, const char *name)
 		unlinkat(directory_fd, name, 0);
 }
 
-/* It says nothing of the disk. */
+/* Is this an error of our own resources, which says nothing about the disk? */
 static bool is_of_us(int error)
 {
 	return error == -EMFILE || error == -ENFILE || error == -ENOMEM;
 }
 
-/* What a link leads to, or what has been found instead. */
+/* Opens the target of a link, or the file found in its place. */
 static int open_target(const struct gcr_packs *packs, const char *target,
 		       struct gcr_pack_segment *segment)
 {
@@ -149,18 +149,18 @@ void gcr_pack_segment_move_link(const struct gcr_packs *packs,
 
 /* ---- moving ---- */
 
-/* Of a segment that is being moved: what can be looked at without the lock. */
+/* A move of a segment: the data that may be accessed without the lock. */
 struct move {
 	struct gcr_packs *packs;
 	struct gcr_pack_segment *segment;
-	uint16_t *pages; /* as they are when it begins: until it ends they have bytes */
+	uint16_t *pages; /* as at the beginning; they keep their bytes until the end */
 	uint64_t bytes;
 	char *path;
 	int fd;	       /* of the copy */
-	bool has_link; /* that is not the segment yet */
+	bool has_link; /* that has not replaced the file yet */
 };
 
-/* The segment, if it can be moved. Lock: packs. */
+/* The segment, if it can be moved, else NULL. Lock: packs. */
 static struct gcr_pack_segment *find_movable_locked(const struct gcr_packs *packs, uint32_t number)
 {
 	struct gcr_pack_segment *segment = packs->is_known ? gcr_packs_find_segment(packs, number)
@@ -170,7 +170,7 @@ static struct gcr_pack_segment *find_movable_locked(const struct gcr_packs *pack
 										     : NULL;
 }
 
-/* Bytes that it would take of the disk now; 0: there is nothing to move. */
+/* Bytes that the segment would take on the disk now; 0: there is nothing to move. */
 static uint64_t bytes_to_move(struct gcr_packs *packs, uint32_t number)
 {
 	const struct gcr_pack_segment *segment;
@@ -181,8 +181,8 @@ static uint64_t bytes_to_move(struct gcr_packs *packs, uint32_t number)
 }
 
 /*
- * With a promise of so many bytes of the disk. -ENOENT: there is nothing to move; -EAGAIN: it has
- * grown.
+ * Begins a move for which so many bytes of the disk are reserved. -ENOENT: there is nothing to
+ * move; -EAGAIN: the segment has grown.
  */
 static int begin(struct move *move, uint32_t number, uint64_t promised_bytes)
 {
@@ -203,7 +203,7 @@ static int begin(struct move *move, uint32_t number, uint64_t promised_bytes)
 	return 0;
 }
 
-/* Before anything is begun, so that a refusal changes nothing. -ENOENT: nothing to move. */
+/* Reserves first, so that a refusal changes nothing. -ENOENT: there is nothing to move. */
 static int promise_and_begin(struct move *move, uint32_t number, struct gcr_error *error)
 {
 	struct gcr_packs *packs = move->packs;
@@ -226,7 +226,7 @@ static void link_name(const struct move *move, char ret_link[NAME_BYTES])
 	snprintf(ret_link, NAME_BYTES, LINK_PREFIX "%" PRIu32, move->segment->number);
 }
 
-/* What is not there takes nothing; the rest counts as long as it is there. */
+/* Removes a file. True: the file takes no space any more; false: its bytes remain charged. */
 static bool remove_file(struct gcr_packs *packs, const char *path)
 {
 	int result = gcr_spill_remove_file(packs->account.spill, path);
@@ -238,7 +238,7 @@ static bool remove_file(struct gcr_packs *packs, const char *path)
 	return false;
 }
 
-/* Nothing has changed. */
+/* Rolls back the move. */
 static void undo(struct move *move)
 {
 	struct gcr_packs *packs = move->packs;
@@ -275,7 +275,7 @@ static int write_all(int fd, const char *bytes, size_t size, off_t at)
 	return 0;
 }
 
-/* By read(2): to touch a page of a mapping that has gone would be to allocate it. */
+/* Uses read(2): access to an unused page of the mapping would allocate it. */
 static int read_all(int fd, char *ret_bytes, size_t size, off_t at)
 {
 	while (size) {
@@ -292,7 +292,7 @@ static int read_all(int fd, char *ret_bytes, size_t size, off_t at)
 	return 0;
 }
 
-/* It is on the disk, and not in memory any more; what could not be written is told only here. */
+/* Writes the data to the disk and drops it from memory; write errors may be reported only here. */
 static int flush(int fd)
 {
 	if (fsync(fd) < 0)
@@ -301,7 +301,7 @@ static int flush(int fd)
 	return 0;
 }
 
-/* How many pages from @page on have bytes, at most a buffer full. */
+/* Number of consecutive pages with bytes from @page on, at most a buffer full. */
 static uint32_t run_of(const uint16_t *pages, uint32_t page)
 {
 	uint32_t end = page;
@@ -312,7 +312,7 @@ static uint32_t run_of(const uint16_t *pages, uint32_t page)
 	return end - page;
 }
 
-/* All of it is one as yet: what has none would take more than was promised. */
+/* Makes the file one hole. A file system without holes would take more than was reserved. */
 static int make_holes(const struct move *move)
 {
 	struct stat stat;
@@ -350,7 +350,7 @@ static int copy_pages(const struct move *move)
 	return result < 0 ? result : flush(move->fd);
 }
 
-/* Before anything is copied: a store that is full may have no room for it. */
+/* Creates the link before any copying: a full store may have no room for it. */
 static int make_link(struct move *move)
 {
 	char link[NAME_BYTES];
@@ -364,7 +364,10 @@ static int make_link(struct move *move)
 	return 0;
 }
 
-/* From here on the copy is the segment, for later daemons and for workers. */
+/*
+ * Replaces the file by the link: from now on the copy is the segment, for later daemons and
+ * workers.
+ */
 static int put_link(struct move *move)
 {
 	char link[NAME_BYTES];
@@ -378,7 +381,7 @@ static int put_link(struct move *move)
 	return 0;
 }
 
-/* And for us. */
+/* Makes the copy the segment for this daemon, too. */
 static void switch_over(struct move *move)
 {
 	struct gcr_packs *packs = move->packs;
@@ -396,7 +399,7 @@ static void switch_over(struct move *move)
 		pthread_cond_wait(&packs->changed, &packs->lock);
 	pthread_mutex_unlock(&packs->lock);
 
-	/* Its memory goes with them, before it is counted as free. */
+	/* Frees the memory before it is counted as free. */
 	munmap(map, GCR_PACK_SEGMENT_BYTES);
 	close(fd);
 
@@ -478,9 +481,9 @@ int gcr_packs_spilled(struct gcr_packs *packs, uint32_t **ret_numbers, size_t *r
 	return 0;
 }
 
-/* ---- what is not used any more ---- */
+/* ---- freeing disk space ---- */
 
-/* Lock: packs. */
+/* A segment on the disk that is not busy and may have unused pages; NULL: none. Lock: packs. */
 static struct gcr_pack_segment *find_loose_locked(struct gcr_packs *packs)
 {
 	for (size_t i = 0; i < packs->segments_count && packs->is_known; i++) {
@@ -493,8 +496,8 @@ static struct gcr_pack_segment *find_loose_locked(struct gcr_packs *packs)
 }
 
 /*
- * Without the lock; of pages that nobody uses nobody will. Those that are holes now are cleared in
- * @pages, the others' marks stay.
+ * Punches holes for unused pages, without the lock: chunks are never added there again. Pages that
+ * are holes now are cleared in @pages, the others keep their marks.
  */
 static void punch_pages(const struct gcr_pack_segment *segment, uint16_t *pages, uint32_t first,
 			uint32_t end)
@@ -510,7 +513,7 @@ static void punch_pages(const struct gcr_pack_segment *segment, uint16_t *pages,
 	}
 }
 
-/* One that is busy: what became of its pages from @first on. Lock: packs. */
+/* Takes over the new state of the pages of a busy segment from @first on. Lock: packs. */
 static void settle_pages_locked(struct gcr_packs *packs, struct gcr_pack_segment *segment,
 				const uint16_t *pages, uint32_t first, uint32_t end)
 {
@@ -525,7 +528,7 @@ static void settle_pages_locked(struct gcr_packs *packs, struct gcr_pack_segment
 	gcr_packs_give_disk(packs, count * GCR_PACK_PAGE_BYTES);
 }
 
-/* Takes the lock away and back. Lock: packs. */
+/* Lock: packs, which is released and taken again. */
 static void trim_locked(struct gcr_packs *packs, struct gcr_pack_segment *segment)
 {
 	uint32_t first = segment->loose_first;
@@ -533,7 +536,7 @@ static void trim_locked(struct gcr_packs *packs, struct gcr_pack_segment *segmen
 	_cleanup_free_ uint16_t *pages = malloc((end - first) * sizeof(*pages));
 
 	segment->loose_first = segment->loose_end = 0;
-	/* Then they go with the rest, or at the next start. */
+	/* The pages are then freed with the whole file, or at the next start. */
 	if (!pages || segment->fd < 0)
 		return;
 	memcpy(pages, &segment->pages[first], (end - first) * sizeof(*pages));
@@ -546,12 +549,12 @@ static void trim_locked(struct gcr_packs *packs, struct gcr_pack_segment *segmen
 	gcr_packs_trim(packs);
 }
 
-/* Without the lock. */
+/* Removes an unused file. Called without the lock. */
 static void remove_gone(struct gcr_packs *packs, struct gcr_pack_segment *segment)
 {
 	bool is_away = segment->fd < 0;
 
-	/* On a disk of another machine it would keep a file that is open under another name. */
+	/* On a network file system removing an open file would only rename it. */
 	if (!is_away)
 		close(TAKE_FD(segment->fd));
 	if (gcr_spill_is_path(segment->path, packs->uid, segment->number)) {
@@ -564,7 +567,7 @@ static void remove_gone(struct gcr_packs *packs, struct gcr_pack_segment *segmen
 	gcr_pack_segment_close(segment);
 }
 
-/* The trimmer: until there is nothing to do. */
+/* The trimmer thread: works until there is nothing to do. */
 static void *trim_all(void *data)
 {
 	struct gcr_packs *packs = data;
@@ -590,7 +593,7 @@ static void *trim_all(void *data)
 	return NULL;
 }
 
-/* One that is not trimming: it let the lock go at its very end. Lock: packs. */
+/* Joins a trimmer that has finished and no longer needs the lock. Lock: packs. */
 static void join_locked(struct gcr_packs *packs)
 {
 	if (packs->has_trimmer)
@@ -603,7 +606,7 @@ void gcr_packs_trim_disk_locked(struct gcr_packs *packs)
 	if (packs->is_trimming || (!packs->gone && !find_loose_locked(packs)))
 		return;
 	join_locked(packs);
-	/* Without a thread it is done when more is dropped, or by the next daemon. */
+	/* Without a thread the space is freed at a later drop, or by the next daemon. */
 	packs->has_trimmer = !pthread_create(&packs->trimmer, NULL, trim_all, packs);
 	packs->is_trimming = packs->has_trimmer;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The mapped table of one file. All of its pages have memory before its header is written, so that
- * no access can find the store full. The lock of a table guards its figures, and its mapping from
- * who only looks at it, beside those who use it.
+ * an access never finds the store full. The lock guards the figures, and changes of the mapping,
+ * for threads that read the figures while another thread uses the table.
  */
 #include "fs/pack/pack_table.h"
 
@@ -21,7 +21,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* Read at once. */
+/* Pieces read at once. */
 #define LOOKED_PIECES 16
 
 struct gcr_pack_table {
@@ -107,7 +107,10 @@ static struct gcr_pack_figures figures_of(const struct gcr_pack_entry *entries)
 	return figures;
 }
 
-/* @sign: 1 it is packed now, -1 it was. */
+/*
+ * Adds the figures of a piece that has become packed (@sign 1), or subtracts those of one that was
+ * (-1).
+ */
 static void count(struct gcr_pack_table *table, const struct gcr_pack_entry *entries, int64_t sign)
 {
 	struct gcr_pack_figures one = figures_of(entries);
@@ -125,8 +128,8 @@ static void count(struct gcr_pack_table *table, const struct gcr_pack_entry *ent
 /* ---- the file ---- */
 
 /*
- * Map it with so many bytes, all of them with memory. Small pages: with a huge one for each small
- * file the tables would take more than packing gains.
+ * Maps so many bytes, with memory for all of them if @populate. Uses small pages: with a huge page
+ * for each small file the tables would take more than packing gains.
  */
 static int map_table(int fd, uint64_t bytes, bool populate, void **ret_map)
 {
@@ -134,7 +137,7 @@ static int map_table(int fd, uint64_t bytes, bool populate, void **ret_map)
 
 	if (map == MAP_FAILED)
 		return -errno;
-	madvise(map, bytes, MADV_NOHUGEPAGE); /* EINVAL: there are none */
+	madvise(map, bytes, MADV_NOHUGEPAGE); /* EINVAL if there are no huge pages */
 	if (populate && madvise(map, bytes, MADV_POPULATE_WRITE) < 0) {
 		int result = errno == EFAULT ? -ENOSPC : errno == EINVAL ? -EOPNOTSUPP : -errno;
 
@@ -163,7 +166,7 @@ static int grow_file(struct gcr_pack_table *table, uint64_t bytes)
 	return 0;
 }
 
-/* The first byte of the magic is written last: a header with it is complete. */
+/* The first byte of the magic is written last, and marks the header as complete. */
 static void write_header(struct gcr_pack_table_header *header, uint64_t file_bytes, uid_t uid)
 {
 	static const char magic[] = GCR_PACK_TABLE_MAGIC;
@@ -176,7 +179,7 @@ static void write_header(struct gcr_pack_table_header *header, uint64_t file_byt
 	__atomic_store_n(&header->magic[0], magic[0], __ATOMIC_RELEASE);
 }
 
-/* 0; -ENOENT: it was never finished. */
+/* 0; -ENOENT: the table was never finished; -EPROTO. */
 static int check_header(int fd, uid_t uid, uint64_t table_bytes)
 {
 	struct gcr_pack_table_header header = {0};
@@ -193,7 +196,7 @@ static int check_header(int fd, uid_t uid, uint64_t table_bytes)
 	return 0;
 }
 
-/* What is packed, and whether it can be. */
+/* Validates the packed pieces and adds up their figures. */
 static int check_pieces(struct gcr_pack_table *table)
 {
 	uint64_t pieces = gcr_pack_table_pieces(table);
@@ -210,7 +213,7 @@ static int check_pieces(struct gcr_pack_table *table)
 	return 0;
 }
 
-/* That which is there, mapped; -ENOENT: there is none that was finished. */
+/* Maps the existing table; -ENOENT: the table was never finished. */
 static int map_left(struct gcr_pack_table *table, uid_t uid)
 {
 	struct stat stat;
@@ -252,7 +255,7 @@ static int create_or_load(struct gcr_pack_table *table, uint64_t file_bytes, uid
 	return result == -EINVAL ? -EPROTO : result;
 }
 
-/* Of the file of this name, with nothing mapped. -ENOMEM, ... */
+/* Opens the file of this name without mapping it. -ENOMEM, ... */
 static int open_file(int directory_fd, const char *name, int flags,
 		     struct gcr_pack_table **ret_table)
 {
@@ -279,7 +282,7 @@ int gcr_pack_table_open(int directory_fd, const char *name, uint64_t file_bytes,
 	if (!result)
 		result = create_or_load(table, file_bytes, uid, create);
 	if (result < 0) {
-		/* One that was never finished has nothing in it. */
+		/* A table that was never finished has no contents. */
 		if (create && table && check_header(table->fd, uid, 0) == -ENOENT)
 			unlinkat(directory_fd, name, 0);
 		return gcr_error_set(error, -result, "the table of packed chunks of %s: %s", name,
@@ -308,7 +311,10 @@ int gcr_pack_table_open_again(int directory_fd, const char *name, uint64_t file_
 	return 0;
 }
 
-/* What its header says, which is checked when it is opened. -ENOENT: it was never finished. */
+/*
+ * Reads the header, which is checked when the table is opened. -ENOENT: the table was never
+ * finished.
+ */
 static int read_header(int directory_fd, const char *name, struct gcr_pack_table_header *ret_header,
 		       uint64_t *ret_table_bytes)
 {
@@ -374,7 +380,7 @@ int gcr_pack_table_resize(struct gcr_pack_table *table, uint64_t file_bytes)
 
 	if (before == file_bytes)
 		return 0;
-	/* Whole pieces of both sizes stay. */
+	/* Pieces that are whole in both sizes stay. */
 	for (uint64_t i = smaller / GCR_PACK_PIECE_BYTES; i < pieces; i++)
 		if (gcr_pack_table_is_packed(table, i))
 			return -EINVAL;
@@ -460,7 +466,7 @@ void gcr_pack_table_clear(struct gcr_pack_table *table, uint64_t piece)
 	count(table, entries, -1);
 }
 
-/* Up to @bytes, fewer at the end. */
+/* Reads up to @bytes; fewer at the end. */
 static ssize_t read_some(int fd, void *ret_bytes, size_t bytes, uint64_t offset)
 {
 	ssize_t size;
@@ -471,7 +477,7 @@ static ssize_t read_some(int fd, void *ret_bytes, size_t bytes, uint64_t offset)
 	return size < 0 ? -errno : size;
 }
 
-/* By reading the file: a mapping may end before its end does, when somebody shortens it. */
+/* Reads the file: a mapping could lose its end when another thread shortens the file. */
 int gcr_pack_table_each(int directory_fd, const char *name, gcr_pack_table_visit *visit, void *data)
 {
 	struct gcr_pack_table_piece pieces[LOOKED_PIECES];

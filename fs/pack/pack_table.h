@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The table of one file: which of its pieces are packed, and where their chunks are. It is a mapped
- * file that outlives the daemon; a piece becomes packed, and is so no longer, in one step. It holds
- * no reference to chunks: that is for who publishes and clears.
+ * The table of one file: for each piece (2 MiB of the file) whether it is packed, and the locations
+ * of its chunks. The table is a mapped file that outlives the daemon; each piece becomes packed or
+ * unpacked in one atomic step. The table holds no references to chunks: those belong to the callers
+ * of publish and clear.
  *
- * Readers may go on beside a change of another piece; changes, and readers of the piece that is
- * changed, are kept apart by the caller.
+ * Readers may run beside a change of another piece; the caller serialises changes, and keeps
+ * readers away from the piece that is changed.
  */
 #ifndef GCR_FS_PACK_PACK_TABLE_H
 #define GCR_FS_PACK_PACK_TABLE_H
@@ -22,31 +23,31 @@ struct gcr_pack_table; /* reference-counted */
 
 struct gcr_pack_figures {
 	uint64_t pieces;
-	uint64_t packed_bytes;	  /* of the file that stand packed */
-	uint64_t packed_to_bytes; /* which they have become: chunks that were new */
-	uint64_t shared_bytes;	  /* of packed_bytes: in chunks that were there already */
+	uint64_t packed_bytes;	  /* bytes of the file that are packed */
+	uint64_t packed_to_bytes; /* their size when packed, only of chunks that were new */
+	uint64_t shared_bytes;	  /* of packed_bytes: in chunks that were stored already */
 	uint64_t zero_bytes;	  /* of packed_bytes: zeros */
-	uint64_t hole_bytes;	  /* of packed_bytes: in pieces that are nothing but zeros */
+	uint64_t hole_bytes;	  /* of packed_bytes: in pieces of zeros only */
 };
 
 /*
- * The table @name in the directory, of a file of @file_bytes; with @create it is made if there is
- * none, and all of its memory, gcr_pack_table_bytes() in small pages, is there then. Errors, with
- * words: -ENOENT, -ENOSPC, -ENOMEM, -EPROTO (it is damaged, or of another user or another size).
+ * Opens the table @name in the directory, of a file of @file_bytes. With @create a missing table is
+ * created, with all of its memory allocated: gcr_pack_table_bytes() in small pages. Sets @error:
+ * -ENOENT, -ENOSPC, -ENOMEM, -EPROTO (the table is damaged, or of another user or another size).
  */
 int gcr_pack_table_open(int directory_fd, const char *name, uint64_t file_bytes, uid_t uid,
 			bool create, struct gcr_pack_table **ret_table, struct gcr_error *error);
 /*
- * One that an earlier daemon has left, of a file of *ret_file_bytes. -ENOENT: it was never
- * finished; -EPROTO: it is damaged. With other errors (-ENOMEM, -EMFILE, ...) nothing is known of
- * it.
+ * Opens a table that an earlier daemon has left, of a file of *ret_file_bytes. -ENOENT: the table
+ * was never finished; -EPROTO: the table is damaged. Other errors (-ENOMEM, -EMFILE, ...) say
+ * nothing about the table.
  */
 int gcr_pack_table_open_left(int directory_fd, const char *name, uid_t uid,
 			     struct gcr_pack_table **ret_table, uint64_t *ret_file_bytes,
 			     uint64_t *ret_table_bytes);
 /*
- * One that was open before, of a file of @file_bytes, and had these figures when it was closed: it
- * is not looked through again. -ENOENT, -EPROTO: somebody has done something to it; -ENOMEM,
+ * Opens again a table that this daemon has closed, of a file of @file_bytes and with these figures,
+ * without checking its pieces. -ENOENT, -EPROTO: the file has been changed by others; -ENOMEM,
  * -EMFILE, ...
  */
 int gcr_pack_table_open_again(int directory_fd, const char *name, uint64_t file_bytes, uid_t uid,
@@ -57,41 +58,43 @@ void gcr_pack_table_unref(struct gcr_pack_table *table); /* NULL is allowed; the
 GCR_DEFINE_CLEANUP(struct gcr_pack_table *, gcr_pack_table_unref);
 
 /*
- * The file has another size now. Its pieces beyond it, and the one in which it ends, are not
- * packed. Nobody uses the table meanwhile. -ENOSPC, -ENOMEM: nothing has changed.
+ * Sets a new size of the file. The pieces beyond the smaller size, and the one in which it ends,
+ * must not be packed (-EINVAL). No other thread may use the table. -ENOSPC, -ENOMEM: nothing has
+ * changed.
  */
 int gcr_pack_table_resize(struct gcr_pack_table *table, uint64_t file_bytes);
 
 uint64_t gcr_pack_table_pieces(const struct gcr_pack_table *table);
-/* Bytes of a piece: the last may be shorter. */
+/* Bytes of a piece: the last one may be shorter. */
 uint32_t gcr_pack_table_piece_bytes(const struct gcr_pack_table *table, uint64_t piece);
 
-/* False beyond the end. */
+/* Is the piece packed? False beyond the end. */
 bool gcr_pack_table_is_packed(const struct gcr_pack_table *table, uint64_t piece);
-/* Of one that is packed; entries beyond the end of the file are GCR_PACK_NOTHING. */
+/* The entries of a packed piece; entries beyond the end of the file are GCR_PACK_NOTHING. */
 void gcr_pack_table_read(const struct gcr_pack_table *table, uint64_t piece,
 			 struct gcr_pack_entry ret_entries[GCR_PACK_PIECE_CHUNKS]);
-/* Is all of it zeros? Of one that is packed. */
+/* Does a packed piece consist of zeros only? */
 bool gcr_pack_table_is_hole(const struct gcr_pack_table *table, uint64_t piece);
 /*
- * A piece that is not packed is, from now on; a daemon that is killed meanwhile leaves it packed or
- * not. -EINVAL: these are not entries of this piece.
+ * Marks an unpacked piece as packed with these entries; after a crash the piece is either packed or
+ * not. -EINVAL: the piece is packed, or the entries do not fit it. gcr_pack_table_clear() undoes
+ * it.
  */
 int gcr_pack_table_publish(struct gcr_pack_table *table, uint64_t piece,
 			   const struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS]);
 void gcr_pack_table_clear(struct gcr_pack_table *table, uint64_t piece);
 /*
- * The stored ones of the chunks of a packed piece from @first to before @end are not there: they
- * cannot be read, and are nobody's to drop.
+ * Marks the stored chunks of a packed piece from @first to before @end as lost: they cannot be
+ * read, and hold no reference to drop.
  */
 void gcr_pack_table_lose(struct gcr_pack_table *table, uint64_t piece, size_t first, size_t end);
 
-/* Any thread may ask. */
+/* Any thread may call this. */
 void gcr_pack_table_figures(struct gcr_pack_table *table, struct gcr_pack_figures *ret_figures);
 
 /*
- * Calls @visit with the entries of each piece that the table @name says is packed, whoever else
- * uses it: they are those of some moment, and are nobody's reference. There may be none. -EMFILE,
+ * Calls @visit with the entries of each packed piece of the table @name, which may be in use: the
+ * entries are those of some moment, and hold no references. A missing table has none. -EMFILE,
  * -EIO, ...
  */
 typedef void gcr_pack_table_visit(const struct gcr_pack_entry *entries, void *data);

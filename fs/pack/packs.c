@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The packed chunks of one user: who has them, where they come and when they go. packs->lock guards
- * the index, the segments and the sums; it is not held while a chunk is unpacked: who has a
- * reference of one knows that it stays. Of the locks only that of the account comes after it.
+ * The packed chunks of one user: references, placement and removal. packs->lock guards the index,
+ * the segments and the sums; the lock is not held while a chunk is unpacked: a reference keeps the
+ * chunk in place. In the lock order only the account's lock comes after it.
  */
 #include "fs/pack/packs.h"
 
@@ -19,21 +19,21 @@
 #include "fs/pack/spill.h"
 
 /*
- * Chunks of one digest that may be shared: digests that are equal are easily made, and each chunk
- * of a digest is unpacked to be compared. Later ones are stored alone.
+ * Maximum of shareable chunks with one digest: equal digests are easily forged, and each chunk of a
+ * digest is unpacked for comparison. Further ones are stored alone.
  */
 #define EQUAL_DIGESTS 4
 
-/* Dropped with the lock held once; others have a turn in between. */
+/* Chunks dropped per critical section; other threads have a turn in between. */
 #define DROPPED_CHUNKS 512
 
-/* A segment with more pages than this is not filled again: half of them. */
+/* A segment with more pages than this (half of them) is not filled again. */
 #define FILLED_AGAIN_PAGES (GCR_PACK_PAGE_COUNT / 2)
 
 /*
- * How many segments a user may have: some, and one for so many bytes of packed chunks. A segment
- * that is not filled again has at least one page in GCR_PACK_RUN_PAGES, 4 MiB of them; one on a
- * disk is never filled again.
+ * Limit of a user's segments: a base, and one more per so many bytes of packed chunks. A segment
+ * that is not filled again has at least one used page in GCR_PACK_RUN_PAGES, 4 MiB in all; a
+ * segment on a disk is never filled again.
  */
 #define SPARSE_SEGMENTS	     256u
 #define SPARSE_SEGMENT_BYTES (4u << 20)
@@ -105,7 +105,7 @@ static void remove_segment(struct gcr_packs *packs, size_t at)
 	memmove(&packs->segments[at], &packs->segments[at + 1],
 		(packs->segments_count - at) * sizeof(struct gcr_pack_segment *));
 	if (segment->path) {
-		/* No link names it any more: a later daemon removes it if we do not. */
+		/* No link names the file any more: a later daemon removes it if we do not. */
 		segment->next_gone = packs->gone;
 		packs->gone = segment;
 		return;
@@ -131,7 +131,7 @@ void gcr_packs_trim(struct gcr_packs *packs)
 	gcr_packs_trim_disk_locked(packs);
 }
 
-/* Of those in memory, if it is empty enough to be filled again; or NULL. */
+/* The emptiest segment in memory that may be filled again, or NULL. */
 static struct gcr_pack_segment *find_emptiest(const struct gcr_packs *packs)
 {
 	struct gcr_pack_segment *emptiest = NULL;
@@ -148,7 +148,7 @@ static struct gcr_pack_segment *find_emptiest(const struct gcr_packs *packs)
 	return emptiest;
 }
 
-/* Has the user more segments than his chunks need, wherever in them the chunks are? */
+/* Has the user more segments than the chunks need, however they are distributed? */
 static bool has_too_many_segments(const struct gcr_packs *packs)
 {
 	return packs->segments_count >=
@@ -156,9 +156,9 @@ static bool has_too_many_segments(const struct gcr_packs *packs)
 }
 
 /*
- * Where the next chunk comes. Segments that are mostly empty are filled again before there is a new
- * one: a segment takes a mapping, a descriptor, and a table of its pages, and no limit of the user
- * counts these.
+ * Chooses the segment for the next chunk. Mostly empty segments are filled again before a new one
+ * is created: each takes a mapping, a descriptor and a table of its pages, which no user limit
+ * covers.
  */
 static int segment_with_room(struct gcr_packs *packs, size_t bytes,
 			     struct gcr_pack_segment **ret_segment)
@@ -188,7 +188,7 @@ static int segment_with_room(struct gcr_packs *packs, size_t bytes,
 
 /* ---- life ---- */
 
-/* -1: none of ours. */
+/* -1: not a segment's name. */
 static int64_t parse_number(const char *name)
 {
 	unsigned long long number;
@@ -200,7 +200,7 @@ static int64_t parse_number(const char *name)
 	return *end || number > UINT32_MAX ? -1 : (int64_t)number;
 }
 
-/* What an earlier daemon has left. */
+/* Loads the segments that an earlier daemon has left. */
 static int load(struct gcr_packs *packs)
 {
 	_cleanup_closedir_ DIR *dir = NULL;
@@ -233,7 +233,7 @@ static int load(struct gcr_packs *packs)
 
 		*(segment->path ? &spilled_bytes : &bytes) +=
 			segment->pages_there * GCR_PACK_PAGE_BYTES;
-		/* Not while the directory is read. */
+		/* Changes the directory: only after it has been read. */
 		if (segment->has_moved)
 			gcr_pack_segment_move_link(packs, segment);
 	}
@@ -309,7 +309,7 @@ int gcr_packs_open(int store_fd, uid_t uid, const struct gcr_packs_account *acco
 	if (!result)
 		result = load(packs);
 	if (result < 0) {
-		/* Nothing was counted. */
+		/* No bytes were charged. */
 		packs->account = (struct gcr_packs_account){0};
 		free_packs(packs);
 		return gcr_error_set(error, -result, "the packed chunks of user %u: %s", uid,
@@ -359,7 +359,7 @@ static void insert(struct gcr_packs *packs, const struct gcr_pack_entry *entry)
 	packs->unpacked_bytes += gcr_pack_entry_bytes(entry);
 }
 
-/* Its memory goes when all that is to be dropped is. */
+/* Drops a reference. The caller frees the memory after all chunks have been dropped. */
 static void unrefer(struct gcr_packs *packs, const struct gcr_pack_entry *entry)
 {
 	struct gcr_pack_chunk *chunk = gcr_pack_index_find_entry(&packs->index, entry);
@@ -380,8 +380,8 @@ static void unrefer(struct gcr_packs *packs, const struct gcr_pack_entry *entry)
 }
 
 /*
- * The @nth chunk with this digest, of which it is not known yet whether it is the same: 1, with a
- * reference; 0: it has another size; -ENOENT: there are no more.
+ * Takes a reference to the @nth chunk with this digest, whose bytes are still to be compared, and
+ * returns 1; 0: the size of the chunk differs; -ENOENT: there are no more.
  */
 static int find_candidate(struct gcr_packs *packs, const struct gcr_digest *digest, size_t size,
 			  size_t nth, struct gcr_pack_entry *ret_entry)
@@ -431,8 +431,8 @@ int gcr_packs_share(struct gcr_packs *packs, struct gcr_packer *packer,
 }
 
 /*
- * One that was packed to the same bytes is the same. The disk is not read for it, with the lock
- * held: whoever asks gcr_packs_share() before finds what is there.
+ * Compares packed bytes; equal ones mean equal chunks. Segments on the disk are not read with the
+ * lock held: callers try gcr_packs_share() before, which finds the chunks there.
  */
 static bool is_same(const struct gcr_packs *packs, const struct gcr_pack_entry *left,
 		    const struct gcr_pack_entry *right, const void *packed)
@@ -446,8 +446,8 @@ static bool is_same(const struct gcr_packs *packs, const struct gcr_pack_entry *
 }
 
 /*
- * The chunk that @entry is the same as, or NULL. Then GCR_PACK_FLAG_ALONE of @entry says whether
- * later ones may be compared with it.
+ * The chunk that @entry is equal to, or NULL. In that case GCR_PACK_FLAG_ALONE of @entry is set if
+ * later chunks must not be compared with it.
  */
 static struct gcr_pack_chunk *find_same(struct gcr_packs *packs, struct gcr_pack_entry *entry,
 					const void *packed)
@@ -468,7 +468,7 @@ static struct gcr_pack_chunk *find_same(struct gcr_packs *packs, struct gcr_pack
 	return NULL;
 }
 
-/* Room for it, its bytes, and its place in @entry. */
+/* Reserves room for a chunk, stores its bytes, and sets its place in @entry. */
 static int store(struct gcr_packs *packs, struct gcr_pack_entry *entry, const void *packed)
 {
 	uint32_t packed_bytes = gcr_pack_entry_packed_bytes(entry);
@@ -519,7 +519,7 @@ static int add(struct gcr_packs *packs, const struct gcr_digest *digest, size_t 
 	}
 	result = store(packs, &entry, packed);
 	if (result < 0) {
-		gcr_packs_trim(packs); /* a segment that was made for it */
+		gcr_packs_trim(packs); /* removes a segment that was created for it */
 		return result;
 	}
 	insert(packs, &entry);
@@ -566,7 +566,7 @@ void gcr_packs_drop(struct gcr_packs *packs, const struct gcr_pack_entry *entrie
 			  count - i < DROPPED_CHUNKS ? count - i : DROPPED_CHUNKS);
 }
 
-/* Its segment, of which the mapping stays until stop_reading(). NULL: there is none. */
+/* The chunk's segment, whose mapping stays valid until stop_reading(). NULL: there is none. */
 static struct gcr_pack_segment *start_reading(struct gcr_packs *packs,
 					      const struct gcr_pack_entry *entry,
 					      const uint8_t **ret_packed)
@@ -592,8 +592,8 @@ static void stop_reading(struct gcr_packs *packs, struct gcr_pack_segment *segme
 }
 
 /*
- * From the disk; the file stays as long as the chunk does. A disk may give other bytes than it got,
- * and those of a chunk that is not compressed would all be taken.
+ * Reads from the disk; the chunk keeps its file. The digest is compared, since the disk may return
+ * wrong bytes, and those of an uncompressed chunk would be accepted.
  */
 static int read_spilled(const struct gcr_pack_segment *segment, struct gcr_packer *packer,
 			const struct gcr_pack_entry *entry, void *ret_bytes, size_t size)
@@ -651,7 +651,7 @@ int gcr_packs_read(struct gcr_packs *packs, struct gcr_packer *packer,
 
 /* ---- after a restart ---- */
 
-/* Is it the chunk that others have claimed there? */
+/* Does the entry match the chunk that was claimed at this place before? */
 static bool is_same_chunk(const struct gcr_pack_entry *left, const struct gcr_pack_entry *right)
 {
 	return left->packed_bytes_less_1 == right->packed_bytes_less_1 &&

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the files of the packs share: the index of chunks (pack_index.c), the segments
- * (pack_segment.c), and the packs themselves with the segments on a disk (pack_spill.c). Index and
- * segments have no locks of their own: that of the packs guards them.
+ * Declarations shared by the files of the packs: the index of chunks (pack_index.c), the segments
+ * (pack_segment.c), and the packs with their segments on a disk (pack_spill.c). Index and segments
+ * have no locks of their own: the lock of the packs guards them.
  */
 #ifndef GCR_FS_PACK_PACKS_PRIVATE_H
 #define GCR_FS_PACK_PACKS_PRIVATE_H
@@ -16,144 +16,141 @@
 /* ---- the index ---- */
 
 struct gcr_pack_chunk {
-	struct gcr_pack_entry entry; /* of its flags only GCR_PACK_FLAG_ALONE has a meaning */
+	struct gcr_pack_entry entry; /* of its flags only GCR_PACK_FLAG_ALONE is used */
 	uint32_t references;
-	uint32_t next; /* in its bucket, or among those that are free */
+	uint32_t next; /* in the bucket, or in the list of free chunks */
 };
 
 struct gcr_pack_index {
 	struct gcr_pack_chunk *chunks;
-	uint32_t *buckets; /* a power of two of them */
+	uint32_t *buckets; /* array with a power of two of elements */
 	size_t buckets_count;
-	size_t capacity; /* of chunks */
-	size_t used;	 /* of these, with those that are free again */
+	size_t capacity; /* of `chunks` */
+	size_t used;	 /* elements ever used, including free ones */
 	size_t count;
-	uint32_t free_chunk; /* the first */
-	uint64_t seed;	     /* of the hashes that choose buckets; random */
+	uint32_t free_chunk; /* head of the free list */
+	uint64_t seed;	     /* of the hashes that select buckets; random */
 };
 
 void gcr_pack_index_init(struct gcr_pack_index *index);
 void gcr_pack_index_finish(struct gcr_pack_index *index);
 /*
- * Chunks with this digest that may be shared, one after the other: begin with NULL, until the
- * result is NULL.
+ * Iterates over the shareable chunks with this digest: start with NULL, stop when the result is
+ * NULL.
  */
 struct gcr_pack_chunk *gcr_pack_index_find(struct gcr_pack_index *index,
 					   const struct gcr_digest *digest,
 					   const struct gcr_pack_chunk *previous);
-/*
- * The chunk of @entry: with its digest, at its place. NULL: there is none. Of @entry's flags
- * GCR_PACK_FLAG_ALONE has to be the chunk's.
- */
+/* The chunk of @entry, with the same digest, place and GCR_PACK_FLAG_ALONE. NULL: there is none. */
 struct gcr_pack_chunk *gcr_pack_index_find_entry(struct gcr_pack_index *index,
 						 const struct gcr_pack_entry *entry);
-/* Have room for one more: chunks that were found are elsewhere then. -ENOMEM. */
+/* Makes room for one more chunk; invalidates pointers to chunks. -ENOMEM. */
 int gcr_pack_index_reserve(struct gcr_pack_index *index);
-/* With one reference. There has to be room. */
+/* Adds a chunk with one reference. Room must have been reserved. */
 void gcr_pack_index_insert(struct gcr_pack_index *index, const struct gcr_pack_entry *entry);
 void gcr_pack_index_remove(struct gcr_pack_index *index, struct gcr_pack_chunk *chunk);
 
 /* ---- a segment ---- */
 
-#define GCR_PACK_PAGE_BYTES 4096u /* what goes back to the store at least */
+#define GCR_PACK_PAGE_BYTES 4096u /* the smallest unit freed in the store */
 #define GCR_PACK_PAGE_COUNT (GCR_PACK_SEGMENT_BYTES / GCR_PACK_PAGE_BYTES)
-#define GCR_PACK_PAGE_THERE 0x8000u /* of a page: it has memory */
-#define GCR_PACK_PAGE_USED  0x7fffu /* so many bytes of it are used */
+#define GCR_PACK_PAGE_THERE 0x8000u /* flag of a page with memory */
+#define GCR_PACK_PAGE_USED  0x7fffu /* mask of a page: number of bytes in use */
 
 struct gcr_pack_segment {
-	uint32_t number;  /* its name */
-	int fd;		  /* -1: the disk is not there */
-	uint8_t *map;	  /* NULL: it is on a disk, where a page that cannot be read is a SIGBUS */
-	char *path;	  /* on the disk; NULL: it is in the store */
-	bool is_busy;	  /* somebody is at its file without the lock: nothing else changes it */
-	bool is_sealed;	  /* nothing is appended */
-	bool has_moved;	  /* its disk is mounted elsewhere: the link does not lead there yet */
-	uint32_t readers; /* of the mapping, without the lock */
+	uint32_t number;  /* its file name */
+	int fd;		  /* -1: the disk is missing */
+	uint8_t *map;	  /* NULL: on a disk, where an unreadable page would raise SIGBUS */
+	char *path;	  /* on the disk; NULL: in the store */
+	bool is_busy;	  /* a thread works on the file without the lock; others do not change it */
+	bool is_sealed;	  /* no chunk may be appended */
+	bool has_moved;	  /* the disk is mounted elsewhere: the link is not updated yet */
+	uint32_t readers; /* threads that read the mapping without the lock */
 	struct gcr_pack_segment *next_gone;
-	uint32_t end;	   /* the next chunk comes here */
-	uint32_t room_end; /* and ends before this */
+	uint32_t end;	   /* offset of the next chunk */
+	uint32_t room_end; /* limit of the next chunk */
 	uint64_t live_bytes;
-	uint64_t pages_there; /* that have memory */
-	uint16_t *pages; /* of each: bytes that are used, and whether it has memory (or disk) */
-	/* Where pages may have become empty, from first to before end. */
+	uint64_t pages_there; /* number of pages with memory */
+	uint16_t *pages; /* of each page: bytes in use, and PAGE_THERE if it has memory (or disk) */
+	/* Range of pages that may have become unused, from first to before end. */
 	uint32_t loose_first;
 	uint32_t loose_end;
 };
 
 /*
- * The file @number in the directory of the packs, or a new one. -ENOENT: what is there was never
- * finished, and is removed; -ENOSPC, -ENOMEM, ...
+ * Opens the file @number in the directory of the packs, or creates it. -ENOENT: the file was never
+ * finished, and has been removed; -ENOSPC, -ENOMEM, ...
  */
 int gcr_pack_segment_open(const struct gcr_packs *packs, uint32_t number, bool create,
 			  struct gcr_pack_segment **ret_segment);
-/* The file stays. */
+/* Closes the segment without removing its file. */
 void gcr_pack_segment_close(struct gcr_pack_segment *segment); /* NULL is allowed */
 GCR_DEFINE_CLEANUP(struct gcr_pack_segment *, gcr_pack_segment_close);
 
-/* Unused pages of a segment that are worth filling: such a run of them. */
+/* The shortest run of unused pages that is worth filling. */
 #define GCR_PACK_RUN_PAGES 64u
 
 /*
- * The next chunks come into the longest run of unused pages. False: none is as long as
- * GCR_PACK_RUN_PAGES, and nothing has changed.
+ * Directs the next chunks into the longest run of unused pages. False: none has GCR_PACK_RUN_PAGES,
+ * and nothing has changed.
  */
 bool gcr_pack_segment_fill_run(struct gcr_pack_segment *segment);
-/* Is there room for so much where the next chunk comes? */
+/* Does a chunk of @bytes fit at the append position? */
 bool gcr_pack_segment_has_room(const struct gcr_pack_segment *segment, size_t bytes);
-/* Memory that it would take for so much more. */
+/* Additional memory needed to append so many bytes. */
 uint64_t gcr_pack_segment_cost(const struct gcr_pack_segment *segment, size_t bytes);
-/* Put them there: -ENOSPC, -ENOMEM, -EOPNOTSUPP, and nothing has changed. */
+/* Appends a chunk. On -ENOSPC, -ENOMEM, -EOPNOTSUPP nothing has changed. */
 int gcr_pack_segment_append(struct gcr_pack_segment *segment, const void *bytes, size_t size,
 			    uint32_t *ret_offset);
-/* What an earlier daemon has put there is in use. -EBADMSG: it has no memory, or others use it. */
+/* Marks a chunk of an earlier daemon as in use. -EBADMSG: the range has no memory, or is in use. */
 int gcr_pack_segment_claim(struct gcr_pack_segment *segment, uint32_t offset, size_t size);
-/* No longer in use; the memory goes with gcr_pack_segment_trim(). */
+/* Marks the chunk's bytes as unused; gcr_pack_segment_trim() frees the memory. */
 void gcr_pack_segment_release(struct gcr_pack_segment *segment, uint32_t offset, size_t size);
-/* Pages of which nothing is used go back: how many bytes. */
+/* Frees unused pages; returns the number of bytes. */
 uint64_t gcr_pack_segment_trim(struct gcr_pack_segment *segment);
-/* Look at all pages the next time. */
+/* Has the next trim check all pages. */
 void gcr_pack_segment_loosen(struct gcr_pack_segment *segment);
 static inline bool gcr_pack_segment_is_loose(const struct gcr_pack_segment *segment)
 {
 	return segment->loose_first != segment->loose_end;
 }
 
-/* Make holes of pages from @page to before @end. -errno */
+/* Punches holes for the pages from @page to before @end. -errno. */
 int gcr_pack_segment_punch(const struct gcr_pack_segment *segment, uint32_t page, uint32_t end);
-/* The pages that have bytes, as the file system knows them. */
+/* Finds the pages with data by asking the file system. */
 void gcr_pack_segment_find_pages(struct gcr_pack_segment *segment);
 
 /* ---- the packs ---- */
 
 struct gcr_packs {
-	/* fixed for life */
+	/* Fixed for life. */
 	atomic_int references;
 	uid_t uid;
 	int fd;
 	struct gcr_packs_account account;
 
 	pthread_mutex_t turn;	/* see gcr_packs_lock() */
-	pthread_mutex_t lock;	/* guards what follows */
-	pthread_cond_t changed; /* a mapping has no reader any more; the trimmer has ended */
+	pthread_mutex_t lock;	/* guards the fields below */
+	pthread_cond_t changed; /* a mapping lost its last reader, or the trimmer has ended */
 	struct gcr_pack_index index;
-	struct gcr_pack_segment **segments; /* by number */
+	struct gcr_pack_segment **segments; /* sorted by number */
 	size_t segments_count;
-	struct gcr_pack_segment *filled; /* the one that chunks are added to; NULL: the last */
-	struct gcr_pack_segment *gone;	 /* on the disk, to be removed */
-	pthread_t trimmer;		 /* of the disk */
-	bool is_trimming;		 /* it runs */
-	bool has_trimmer;		 /* it has run, and is to be joined */
+	/* The segment that chunks are added to; NULL: the last one. */
+	struct gcr_pack_segment *filled;
+	struct gcr_pack_segment *gone; /* on the disk, to be removed */
+	pthread_t trimmer;	       /* thread that frees disk space */
+	bool is_trimming;	       /* the trimmer runs */
+	bool has_trimmer;	       /* the trimmer has been started, and must be joined */
 	uint32_t last_number;
-	bool is_known; /* all that is there has been claimed: the rest may go */
+	bool is_known; /* all existing chunks have been claimed: the rest may be freed */
 	uint64_t packed_bytes;
 	uint64_t unpacked_bytes;
 	uint64_t shared_bytes;
 };
 
 /*
- * Lock the packs. Mutexes are not fair: a thread that locks one in a loop keeps others waiting.
- * Here the thread that waits for the lock has the turn meanwhile, so that such a loop waits behind
- * it.
+ * Locks the packs. Mutexes are not fair: a thread that locks one in a loop starves others. Here a
+ * thread that waits for `lock` holds `turn`, so that such a loop has to queue behind it.
  */
 static inline pthread_mutex_t *gcr_packs_lock(struct gcr_packs *packs)
 {
@@ -163,42 +160,45 @@ static inline pthread_mutex_t *gcr_packs_lock(struct gcr_packs *packs)
 	return &packs->lock;
 }
 
-/* Until the end of the scope. */
+/* Holds the lock until the end of the scope. */
 #define GCR_PACKS_LOCK_SCOPE(packs)                         \
 	_cleanup_(gcr_lock_cleanup) __attribute__((unused)) \
 	pthread_mutex_t *lock_scope_ = gcr_packs_lock(packs)
 
 /* NULL: there is none. Lock: packs. */
 struct gcr_pack_segment *gcr_packs_find_segment(const struct gcr_packs *packs, uint32_t number);
-/*
- * Pages, and whole segments, of which nothing is used go back; those on the disk by a thread. Lock:
- * packs.
- */
+/* Frees unused pages and segments; those on the disk are freed by a thread. Lock: packs. */
 void gcr_packs_trim(struct gcr_packs *packs);
-/* What the account has of it goes back. Lock: packs. */
+/* Returns bytes to the account. Lock: packs. */
 void gcr_packs_give(const struct gcr_packs *packs, uint64_t bytes);
 
 /* ---- pack_spill.c ---- */
 
 /*
- * In the directory its number is a link: open what it names, or know that it is not there now.
- * -EMFILE, -ENFILE, -ENOMEM.
+ * Opens a segment whose file in the packs' directory is a symbolic link, by the link's target; a
+ * missing target is recorded, and is no error. -EMFILE, -ENFILE, -ENOMEM.
  */
 int gcr_pack_segment_follow(const struct gcr_packs *packs, struct gcr_pack_segment *segment);
-/* One that has moved: workers find it by the link. */
+/*
+ * Updates the link of a segment whose disk is mounted elsewhere: workers find the segment by the
+ * link.
+ */
 void gcr_pack_segment_move_link(const struct gcr_packs *packs,
 				const struct gcr_pack_segment *segment);
-/* What a daemon that was killed had begun. */
+/* Removes an unfinished link of a daemon that was killed. */
 void gcr_packs_remove_unfinished(int directory_fd, const char *name);
 /*
- * Pages and files on the disk of which nothing is used go, by a thread: who drops chunks does not
- * wait for the disk. Lock: packs.
+ * Starts a thread that frees unused pages and files on the disk, so that callers that drop chunks
+ * do not wait for the disk. Lock: packs.
  */
 void gcr_packs_trim_disk_locked(struct gcr_packs *packs);
-/* What the accounts of the disk have. An earlier daemon has taken them; they go back. */
+/*
+ * Charge and release bytes in the accounts of the disk; the first is for bytes of an earlier
+ * daemon.
+ */
 void gcr_packs_take_disk_there(const struct gcr_packs *packs, uint64_t bytes);
 void gcr_packs_give_disk(const struct gcr_packs *packs, uint64_t bytes);
-/* Nobody uses the packs any more: what the disk has stays. */
+/* Ends the work on the disk when the packs are freed; the files there stay. */
 void gcr_packs_finish_disk(struct gcr_packs *packs);
 
 #endif

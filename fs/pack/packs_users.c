@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The packs of all users that have any, opened when they are first needed. users->lock guards the
- * list, to whose head users are added and from which none is removed before its end.
+ * The packs of all users, opened at first use. users->lock guards the list; users are added at its
+ * head and never removed before the list is destroyed.
  */
 #include "fs/pack/packs.h"
 
@@ -22,11 +22,11 @@ struct user { /* fixed for life */
 };
 
 struct gcr_packs_users {
-	/* fixed for life */
+	/* Fixed for life. */
 	int store_fd;
 	struct gcr_packs_account account;
 
-	pthread_mutex_t lock; /* guards what follows */
+	pthread_mutex_t lock; /* guards the fields below */
 	struct user *users;
 };
 
@@ -44,7 +44,7 @@ int gcr_packs_users_create(int store_fd, const struct gcr_packs_account *account
 	return 0;
 }
 
-/* Those that have no segments any more; what holds some stays. */
+/* Removes directories without segments; the others are not empty and stay. */
 static void remove_directories(const struct gcr_packs_users *users)
 {
 	char name[sizeof(GCR_PACKS_NAME "/") + 10];
@@ -136,7 +136,7 @@ void gcr_packs_users_figures(struct gcr_packs_users *users, struct gcr_packs_fig
 	pthread_mutex_lock(&users->lock);
 	first = users->users;
 	pthread_mutex_unlock(&users->lock);
-	/* Without that lock: one user's packs may be busy, and others look for theirs. */
+	/* Without the lock: one user's packs may be busy, while others look up theirs. */
 	for (const struct user *user = first; user; user = user->next) {
 		struct gcr_packs_figures one;
 

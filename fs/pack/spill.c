@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The directory on a disk. It is looked at once, and then used by descriptors. spill->lock is held
- * while files and directories of users come and go, so that none is removed under who is about to
- * use it; count_lock guards the sums, and is a leaf.
+ * The directory on a disk. Its path is checked once, and then used by descriptors. spill->lock is
+ * held while files and directories of users are created and removed, so that none is removed while
+ * another thread is about to use it; count_lock guards the sums, and is a leaf.
  */
 #include "fs/pack/spill.h"
 
@@ -28,22 +28,22 @@
 #include "lib/pack_file.h"
 
 struct gcr_spill {
-	/* fixed for life */
+	/* Fixed for life. */
 	int store_fd;
-	int path_fd; /* of DIR; -1: there is none, likewise the next three */
-	int home_fd; /* of the store's directory in it */
-	char *path;  /* DIR, without symbolic links */
+	int path_fd; /* of DIR; -1: none; then the next three are unset, too */
+	int home_fd; /* of the store's directory in DIR */
+	char *path;  /* DIR, with symbolic links resolved */
 	char *home;
-	char *left; /* where an earlier daemon's were, if that is elsewhere; or NULL */
+	char *left; /* an earlier daemon's directory of this store; or NULL */
 	uint64_t limit_bytes;
 
 	pthread_mutex_t lock; /* see above */
 
-	pthread_mutex_t count_lock; /* guards what follows */
+	pthread_mutex_t count_lock; /* guards the fields below */
 	uint64_t used_bytes;
 };
 
-/* ---- whose it is ---- */
+/* ---- checks of owners ---- */
 
 static DIR *open_list(int parent_fd, const char *name)
 {
@@ -63,8 +63,8 @@ static int open_directory(int parent_fd, const char *name)
 }
 
 /*
- * Of what was made: is it ours, and nobody else can look into it? On some file systems all belongs
- * to one user, and everybody can. -EPERM
+ * Checks that a file we created is ours and inaccessible to others. Some file systems assign all
+ * files to one user and let everybody read them. -EPERM.
  */
 static int check_private(int fd)
 {
@@ -76,8 +76,8 @@ static int check_private(int fd)
 }
 
 /*
- * On the way to DIR: could somebody else put another directory in its place? Who owns / can in any
- * case; in a user namespace it is nobody that is known.
+ * For a directory on the way to DIR: can no other user replace the next component? The owner of /
+ * can in any case; in a user namespace that owner is an unknown user.
  */
 static bool is_safe_way(const struct stat *stat, const struct stat *root)
 {
@@ -86,7 +86,10 @@ static bool is_safe_way(const struct stat *stat, const struct stat *root)
 	return is_ours && (!(stat->st_mode & 022) || stat->st_mode & S_ISVTX);
 }
 
-/* One after the other, so that what was looked at is what is used. -errno, with words */
+/*
+ * Opens one component after the other, so that the directory checked is the one used. Returns a
+ * descriptor or -errno; sets @error.
+ */
 static int walk(const char *path, const char *given, struct gcr_error *error)
 {
 	_cleanup_close_ int fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -124,7 +127,10 @@ static int walk(const char *path, const char *given, struct gcr_error *error)
 	return TAKE_FD(fd);
 }
 
-/* DIR, as it was given: nobody makes it, for the disk may be missing. -errno, with words */
+/*
+ * Opens DIR. A missing directory is not created, for the disk may not be mounted. -errno; sets
+ * @error.
+ */
 static int open_path(struct gcr_spill *spill, const char *given, struct gcr_error *error)
 {
 	_cleanup_close_ int fd = -1;
@@ -145,9 +151,9 @@ static int open_path(struct gcr_spill *spill, const char *given, struct gcr_erro
 	return 0;
 }
 
-/* ---- what the store says ---- */
+/* ---- links in the store ---- */
 
-/* True: enough has been seen. */
+/* Visits a link to a segment. True: stop the iteration. */
 typedef bool use_link(const char *target, const struct gcr_spill_place *place, const void *data);
 
 static bool read_target(int fd, const char *name, char ret_target[PATH_MAX])
@@ -160,7 +166,7 @@ static bool read_target(int fd, const char *name, char ret_target[PATH_MAX])
 	return true;
 }
 
-/* All segments that have gone to a disk. Did @use say so of one? */
+/* Calls @use for all segments on a disk. Returns true if @use did for one of them. */
 static bool each_link(int store_fd, use_link *use, const void *data)
 {
 	_cleanup_closedir_ DIR *users = open_list(store_fd, GCR_PACKS_NAME);
@@ -192,7 +198,10 @@ static bool is_any(const char *target, const struct gcr_spill_place *place, cons
 	return true;
 }
 
-/* In a directory of a store in DIR, which is not there: what is DIR now is not that disk. */
+/*
+ * Is the link's target in a store's directory in DIR that does not exist? Then another disk is
+ * mounted at DIR now.
+ */
 static bool is_lost(const char *target, const struct gcr_spill_place *place, const void *data)
 {
 	const struct gcr_spill *spill = data;
@@ -209,8 +218,8 @@ static bool is_lost(const char *target, const struct gcr_spill_place *place, con
 }
 
 /*
- * Does the link in the store name this segment of its directory? It may say so by another path: the
- * disk may have been mounted elsewhere.
+ * Does the link in the store name this file of its directory? The beginning of the path may differ:
+ * the disk may have been mounted elsewhere.
  */
 static bool is_named(int store_fd, const char *home, const char *uid, const char *file)
 {
@@ -222,7 +231,7 @@ static bool is_named(int store_fd, const char *home, const char *uid, const char
 
 	snprintf(name, sizeof(name), GCR_PACKS_NAME "/%s/%" PRIu32, uid,
 		 (uint32_t)gcr_spill_parse_file_name(file));
-	/* In doubt it stays. */
+	/* In doubt keep the file. */
 	if (!read_target(store_fd, name, target))
 		return errno != ENOENT && errno != ENOTDIR && errno != EINVAL;
 	snprintf(end, sizeof(end), "/%s/%s/%s", home, uid, file);
@@ -231,9 +240,9 @@ static bool is_named(int store_fd, const char *home, const char *uid, const char
 	return length >= end_length && !strcmp(target + length - end_length, end);
 }
 
-/* ---- what is removed ---- */
+/* ---- removal ---- */
 
-/* Files of a user that no link of the store names, or all (@store_fd is -1). */
+/* Removes a user's files that no link of the store names; all of them if @store_fd is -1. */
 static void tidy_user(int store_fd, const char *home, int home_fd, const char *uid)
 {
 	_cleanup_closedir_ DIR *files = open_list(home_fd, uid);
@@ -252,8 +261,8 @@ static void tidy_user(int store_fd, const char *home, int home_fd, const char *u
 }
 
 /*
- * And directories with nothing in them; what else there is stays. @path is a path, or the name in
- * @parent_fd. False: something is left.
+ * Does so for all users, and removes empty directories; other files stay. @path is a path, or a
+ * name in @parent_fd. False: something is left.
  */
 static bool tidy(int store_fd, int parent_fd, const char *path)
 {
@@ -275,7 +284,7 @@ static bool tidy(int store_fd, int parent_fd, const char *path)
 	return !unlinkat(parent_fd, path, AT_REMOVEDIR);
 }
 
-/* Of this machine, from before it was started: the stores that had links to them are gone. */
+/* Removes directories of this machine's earlier boots, whose stores no longer exist. */
 static void remove_orphans(const struct gcr_spill *spill, const struct gcr_spill_identity *identity)
 {
 	_cleanup_closedir_ DIR *dir = open_list(spill->path_fd, ".");
@@ -302,7 +311,9 @@ static void remove_orphans(const struct gcr_spill *spill, const struct gcr_spill
 #define LINK	 GCR_PACKS_NAME "/" GCR_SPILL_NAME
 #define NEW_LINK GCR_PACKS_NAME "/." GCR_SPILL_NAME
 
-/* Where the store's segments are, as the link in it says: for the caller to free; NULL. */
+/*
+ * The path of the store's directory, from the link in the store; the caller frees it. NULL: none.
+ */
 static char *read_link(int store_fd)
 {
 	char target[PATH_MAX];
@@ -316,7 +327,7 @@ static int write_link(const struct gcr_spill *spill)
 {
 	int result;
 
-	/* The store may be full. */
+	/* An unchanged link is kept: the store may be full. */
 	if (spill->left && !strcmp(spill->left, spill->home))
 		return 0;
 	if (mkdirat(spill->store_fd, GCR_PACKS_NAME, 0700) < 0 && errno != EEXIST)
@@ -355,7 +366,7 @@ static int set_home(struct gcr_spill *spill, const struct gcr_spill_identity *id
 	return 0;
 }
 
-/* It is seen now whether it can be written to, and whether others can read it. */
+/* Opens the store's directory, which shows whether it is writable and inaccessible to others. */
 static int open_home(struct gcr_spill *spill)
 {
 	const char *name = home_name(spill);
@@ -458,7 +469,7 @@ int gcr_spill_open(int store_fd, const struct gcr_spill_options *options,
 	spill->path_fd = -1;
 	spill->home_fd = -1;
 	spill->limit_bytes = UINT64_MAX;
-	/* Of a daemon that was killed. */
+	/* Left by a daemon that was killed. */
 	unlinkat(store_fd, NEW_LINK, 0);
 	spill->left = read_link(store_fd);
 	is_left = spill->left && !tidy(store_fd, AT_FDCWD, spill->left);
@@ -468,7 +479,7 @@ int gcr_spill_open(int store_fd, const struct gcr_spill_options *options,
 		gcr_log(LOG_NOTICE, 0, "packed VRAM in %s stays there until it is not needed",
 			spill->left);
 	if (result < 0 && each_link(store_fd, is_any, NULL)) {
-		/* What is wholly in memory can be thawed without it. */
+		/* Segments that are in memory can be thawed without the disk. */
 		gcr_log(LOG_WARNING, 0, "%s; until the next start nothing more goes there",
 			why.words);
 		turn_off(spill);
@@ -482,7 +493,7 @@ int gcr_spill_open(int store_fd, const struct gcr_spill_options *options,
 	return 0;
 }
 
-/* Does a user have segments yet? In doubt: yes. */
+/* Does any user have segments? In doubt: yes. */
 static bool has_users(int store_fd)
 {
 	_cleanup_closedir_ DIR *dir = open_list(store_fd, GCR_PACKS_NAME);
@@ -502,7 +513,7 @@ void gcr_spill_close(struct gcr_spill *spill)
 
 	if (!spill)
 		return;
-	/* A copy that nobody has finished, and what is empty. */
+	/* Removes unfinished copies and empty directories. */
 	if (spill->home && !tidy(spill->store_fd, spill->path_fd, home_name(spill)))
 		left = spill->home;
 	if (spill->left && !tidy(spill->store_fd, AT_FDCWD, spill->left))
@@ -528,7 +539,10 @@ int gcr_spill_take(struct gcr_spill *spill, uint64_t bytes, struct gcr_error *er
 	struct statvfs disk;
 	uint64_t room;
 
-	/* Those of the limit first: so the others that ask meanwhile do not get them, too. */
+	/*
+	 * Charge the limit before the disk is queried, so that concurrent callers do not get the
+	 * same bytes.
+	 */
 	pthread_mutex_lock(&spill->count_lock);
 	room = spill->used_bytes < spill->limit_bytes ? spill->limit_bytes - spill->used_bytes : 0;
 	if (bytes <= room)
@@ -584,7 +598,7 @@ void gcr_spill_give(struct gcr_spill *spill, uint64_t bytes)
 
 /* ---- files ---- */
 
-/* A user's directory in ours. -errno */
+/* Opens a user's directory in ours, creating it if necessary. -errno. */
 static int make_user(const struct gcr_spill *spill, const char *name)
 {
 	_cleanup_close_ int fd = -1;
@@ -636,7 +650,7 @@ int gcr_spill_create_file(struct gcr_spill *spill, uid_t uid, uint32_t number, c
 	return result;
 }
 
-/* What is not there, or not ours, stays so. */
+/* Opens an existing file that is one of our segments; changes nothing. */
 static int open_file(int user_fd, const char *name, int flags)
 {
 	_cleanup_close_ int fd = openat(user_fd, name, flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
@@ -650,7 +664,7 @@ static int open_file(int user_fd, const char *name, int flags)
 	return TAKE_FD(fd);
 }
 
-/* The directory @home of a store, by the path of a file in it: ours is open. -errno */
+/* Opens the store's directory that the path contains; ours is open already. -errno. */
 static int open_home_of(const struct gcr_spill *spill, const char *path,
 			const struct gcr_spill_place *place)
 {
@@ -670,7 +684,7 @@ static int open_user_of(int home_fd, const char *path, const struct gcr_spill_pl
 	return user ? open_directory(home_fd, user) : -ENOMEM;
 }
 
-/* @home_fd is closed. */
+/* Opens the file; closes @home_fd. */
 static int open_in(int home_fd, const char *path, const struct gcr_spill_place *place)
 {
 	_cleanup_close_ int own_fd = home_fd;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Names on the disk: of the directories of stores, and of segments in them. Those that are not just
- * as we write them are somebody else's.
+ * Names on the disk: directories of stores, and segments in them. Names in any other form than ours
+ * belong to other programs.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -52,7 +52,7 @@ bool gcr_spill_is_of_boot(const char *name, const struct gcr_spill_identity *ide
 			GCR_SPILL_ID_LENGTH);
 }
 
-/* The first digits of an identifier, with or without hyphens. -EPROTO: it is none. */
+/* Reads the first digits of an identifier, with or without hyphens. -EPROTO: not an identifier. */
 static int read_id(const char *path, char ret_id[GCR_SPILL_ID_LENGTH + 1])
 {
 	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -78,7 +78,6 @@ static int read_id(const char *path, char ret_id[GCR_SPILL_ID_LENGTH + 1])
 	return count == ID_DIGITS ? 0 : -EPROTO;
 }
 
-/* Without a machine's identifier nothing is taken for its own. */
 int gcr_spill_identify(struct gcr_spill_identity *ret_identity)
 {
 	*ret_identity = (struct gcr_spill_identity){0};
@@ -110,7 +109,6 @@ int gcr_spill_make_file_name(uint32_t number, char ret_name[GCR_SPILL_FILE_BYTES
 	return 0;
 }
 
-/* -1: it is no number as we write them. */
 int64_t gcr_spill_parse_number(const char *name)
 {
 	char again[GCR_SPILL_NUMBER_BYTES];
@@ -123,7 +121,6 @@ int64_t gcr_spill_parse_number(const char *name)
 	return number <= UINT32_MAX && !strcmp(again, name) ? (int64_t)number : -1;
 }
 
-/* Of a segment's file. -1: it is no such name. */
 int64_t gcr_spill_parse_file_name(const char *name)
 {
 	const char *hyphen = strchr(name, '-');

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Comparing a program's descriptors with its descendants', by kcmp(2), and its mappings, by where
- * in the file they are.
+ * Compares a program's descriptors with its descendants' by kcmp(2), and its mappings by their
+ * addresses and file offsets.
  */
 #include "fs/process/children.h"
 
@@ -15,8 +15,8 @@
 #include "lib/procfs.h"
 
 /*
- * The preload library keeps its descriptors at high numbers, out of select(2)'s way or near the
- * limit; the driver's own, which children may share without harm, are low.
+ * The preload library keeps its descriptors at high numbers, out of select(2)'s range or near the
+ * limit; the driver's own descriptors, which children may share without harm, are low.
  */
 #define LOWEST_KEPT 200
 
@@ -32,14 +32,14 @@ struct kept {
 struct search {
 	pid_t pid;
 	const char *const *memory_links;
-	const char *memory_device; /* NULL: nothing is mapped */
+	const char *memory_device; /* NULL: no memory in mappings */
 	struct kept kept;
 	unsigned int depth;
 	int result;
 	struct gcr_error *error;
 };
 
-/* Is that the link of a descriptor of GPU memory? Others may be shared without harm. */
+/* Is this the link of a GPU memory descriptor? Others may be shared without harm. */
 static bool is_of_memory(const struct search *search, const char *link)
 {
 	for (const char *const *begins = search->memory_links; *begins; begins++)
@@ -76,7 +76,10 @@ static int note_span(const struct gcr_proc_span *span, void *data)
 	return 0;
 }
 
-/* Inherited: the same part of the file at the same address. It may have lost some of it since. */
+/*
+ * Is the span inherited, that is, the same part of the file at the same address? Part of it may
+ * have been unmapped since.
+ */
 static int is_inherited(const struct gcr_proc_span *span, void *data)
 {
 	const struct search *search = data;
@@ -95,7 +98,7 @@ static int check_process(pid_t child, void *data);
 
 static int check_children_of(struct search *search, pid_t pid)
 {
-	/* A bound for what changes while we look. */
+	/* Bounds the walk, which races with changes. */
 	if (search->depth == DEPTH_MAX)
 		return 0;
 	search->depth++;
@@ -104,7 +107,10 @@ static int check_children_of(struct search *search, pid_t pid)
 	return search->result;
 }
 
-/* A forked child has its parent's numbers. 1, 0, -ETIMEDOUT, -EBUSY. */
+/*
+ * Does the child have any of the kept descriptors, under the same numbers? 1, 0, -ETIMEDOUT,
+ * -EBUSY.
+ */
 static int shares_kept(const struct search *search, pid_t child)
 {
 	bool is_same[GCR_PROC_SAME_MAX];
@@ -170,7 +176,7 @@ int gcr_children_check(pid_t pid, const char *const *memory_links, const char *m
 	result = gcr_proc_each_link(pid, note_fd, &search);
 	if (memory_device && result != -ENOMEM && result != -EFBIG && !gcr_proc_is_silent(result))
 		result = gcr_proc_each_span(pid, memory_device, note_span, &search);
-	/* What cannot be seen is as good as none. */
+	/* An unreadable process counts as one without such descriptors. */
 	if (result == -ENOMEM)
 		gcr_error_set(error, ENOMEM, "out of memory");
 	else if (result == -EFBIG)

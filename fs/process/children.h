@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Who else holds the descriptors that keep a program's VRAM. */
+/*
+ * Finds other processes that hold the descriptors or mappings that keep a program's VRAM allocated.
+ */
 #ifndef GCR_FS_PROCESS_CHILDREN_H
 #define GCR_FS_PROCESS_CHILDREN_H
 
@@ -8,13 +10,14 @@
 #include "lib/error.h"
 
 /*
- * Descriptors of VRAM are close-on-exec and closed in a child of fork(3). A child made by the bare
- * system call still has them, and its memory would stay in use however often the program closes
- * its own. So it would with mappings that a child has inherited; one that uses the GPU by itself
- * has other memory mapped, which lies elsewhere in the device file. -EOPNOTSUPP names such a
- * descendant of @pid; 0: there is none, or it cannot be seen. -EFBIG: see gcr_proc_links().
- * @memory_links: how the descriptors' links in /proc/PID/fd begin, up to a NULL. @memory_device:
- * how the path of the device file begins, NULL: there is no memory in mappings.
+ * Checks that no descendant of @pid keeps @pid's VRAM in use. Descriptors of VRAM are
+ * close-on-exec, and are closed in a child of fork(3). A child made by the bare system call still
+ * has them, and the memory would stay in use after the program has closed its own descriptors. The
+ * same holds for mappings that a child has inherited; a child that uses the GPU by itself has other
+ * memory mapped, at other offsets in the device file. @memory_links: prefixes of the descriptors'
+ * links in /proc/PID/fd, ending with NULL. @memory_device: prefix of the device file's path; NULL:
+ * mappings hold no memory. Returns 0 if there is no such descendant or none can be seen;
+ * -EOPNOTSUPP: @error names the descendant; -EFBIG: see gcr_proc_links().
  */
 int gcr_children_check(pid_t pid, const char *const *memory_links, const char *memory_device,
 		       struct gcr_error *error);

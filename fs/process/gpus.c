@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The table of GPUs and the thread that refreshes it. gpus->lock is a leaf; callbacks run with no
- * lock held. The thread keeps its helper while readers come, and lets it go with the workers' idle
- * time.
+ * lock held. The thread keeps its helpers while readers come, and releases them after the idle time
+ * of the workers.
  */
 #include "fs/process/gpus.h"
 
@@ -27,10 +27,10 @@
 #define READER_WAIT_USEC  (300 * GCR_USEC_PER_MSEC)
 #define START_WAIT_USEC	  (30 * GCR_USEC_PER_SEC)
 #define QUERY_WAIT_USEC	  (5 * GCR_USEC_PER_SEC)
-/* After a failed query readers get what is known at once, for this long. */
+/* After a failed query, readers get the present figures at once for this long. */
 #define FAILED_PAUSE_USEC (5 * GCR_USEC_PER_SEC)
 
-/* Vendor and class of each, in hexadecimal (Documentation/ABI/testing/sysfs-bus-pci). */
+/* Each device's vendor and class, in hexadecimal (Documentation/ABI/testing/sysfs-bus-pci). */
 #define PCI_DEVICES	  "/sys/bus/pci/devices"
 #define PCI_CLASS_DISPLAY 0x03 /* include/linux/pci_ids.h, PCI_BASE_CLASS_DISPLAY */
 
@@ -43,25 +43,26 @@ struct reader {
 
 struct gcr_gpus {
 	struct gcr_daemon *daemon;
-	pthread_t asker;  /* asks helpers; may wait long */
-	pthread_t waiter; /* lets readers go whose time is up */
+	pthread_t asker;  /* queries helpers; may block for long */
+	pthread_t waiter; /* releases readers whose time is up */
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool stopping;
 	bool asking;			      /* a query is wanted or under way */
-	int64_t expired_usec;		      /* answers to earlier queries are out of date */
-	struct reader *readers, *last_reader; /* in the order of until_usec */
+	int64_t expired_usec;		      /* replies to earlier queries are out of date */
+	struct reader *readers, *last_reader; /* ordered by until_usec */
 	struct gcr_gpus_reply reply;	      /* all parts together */
 	struct gcr_gpus_part {
-		int64_t known_usec;  /* when `reply` was asked for, monotonic */
-		int64_t failed_usec; /* when the last query failed, 0 if it did not */
-		uint32_t first;	     /* its place in the whole */
+		int64_t known_usec; /* when `reply` was requested, monotonic */
+		/* When the last query failed; 0: none, or the last one succeeded. */
+		int64_t failed_usec;
+		uint32_t first; /* index of its first GPU in the whole table */
 		struct gcr_gpus_reply reply;
-	} parts[GCR_BACKENDS_COUNT]; /* by vendors */
+	} parts[GCR_BACKENDS_COUNT]; /* by the vendor's index */
 };
 
-/* One vendor's behind those before it. What there is no room for is left out. Lock held. */
+/* Appends one vendor's part to those before it, up to the maximum sizes. Lock held. */
 static void append_locked(struct gcr_gpus *gpus, struct gcr_gpus_part *part)
 {
 	struct gcr_gpus_reply *all = &gpus->reply;
@@ -88,15 +89,15 @@ static void join_locked(struct gcr_gpus *gpus)
 			append_locked(gpus, &gpus->parts[i]);
 }
 
-/* Has the last query of this part failed, and not long ago? Lock held. */
+/* Has the last query of this part failed recently? Lock held. */
 static bool is_pausing_locked(const struct gcr_gpus_part *part, int64_t now_usec)
 {
 	return part->failed_usec && now_usec - part->failed_usec <= FAILED_PAUSE_USEC;
 }
 
 /*
- * Is any part to be asked for again: one that is wrong, or (unless 0) older than @most_usec?
- * Not one that has just failed. Lock held.
+ * Does any part need a query: is it expired, or (unless 0) older than @most_usec? Parts that have
+ * just failed do not count. Lock held.
  */
 static bool is_due_locked(const struct gcr_gpus *gpus, int64_t most_usec)
 {
@@ -113,7 +114,7 @@ static bool is_due_locked(const struct gcr_gpus *gpus, int64_t most_usec)
 	return false;
 }
 
-/* Keep an answer to a question of @asked_usec, unless a later one is there. Lock held. */
+/* Stores a reply to a query of @asked_usec, unless there is a later one. Lock held. */
 static void keep_locked(struct gcr_gpus *gpus, const struct gcr_vendor *vendor,
 			const struct gcr_gpus_reply *reply, int64_t asked_usec)
 {
@@ -135,8 +136,8 @@ static void wait_until(struct gcr_gpus *gpus, int64_t usec)
 }
 
 /*
- * Call back the readers that need not wait any longer, in their order. Lock held; released
- * meanwhile.
+ * Calls back the readers that need not wait any longer, in order. Called with the lock held, which
+ * is released during the callbacks.
  */
 static void release_readers_locked(struct gcr_gpus *gpus, bool all)
 {
@@ -172,7 +173,7 @@ static void *let_readers_go(void *data)
 		release_readers_locked(gpus, !gpus->asking);
 		if (gpus->stopping)
 			break;
-		/* A reader who came meanwhile may find that nothing is asked any more. */
+		/* A reader may have come while the query was ending: then no query is under way. */
 		if (!gpus->readers)
 			pthread_cond_wait(&gpus->changed, &gpus->lock);
 		else if (gpus->asking)
@@ -183,7 +184,7 @@ static void *let_readers_go(void *data)
 	return NULL;
 }
 
-/* One question. *helper is kept for the next one, or NULL afterwards. */
+/* Makes one query. *helper is kept for the next one; NULL after a failure. */
 static int ask(const struct gcr_vendor *vendor, struct gcr_helper **helper, int64_t start_wait_usec,
 	       struct gcr_gpus_reply *reply, struct gcr_error *error)
 {
@@ -207,14 +208,13 @@ static int ask(const struct gcr_vendor *vendor, struct gcr_helper **helper, int6
 		gcr_helper_kill(*helper);
 		gcr_helper_put(TAKE_PTR(*helper));
 	}
-	/* One that was kept may have died long ago. */
+	/* A kept helper may have died long ago: retry with a new one. */
 	if (result == -EPIPE && !is_new)
 		return ask(vendor, helper, start_wait_usec, reply, error);
 	return result;
 }
 
-/* All vendors, one after the other; those that answer are kept, and those that fail have a pause.
- */
+/* Queries all vendors, one after the other; helpers that answer are kept, failed vendors pause. */
 static void ask_all(struct gcr_gpus *gpus, struct gcr_helper *helpers[GCR_BACKENDS_COUNT],
 		    struct gcr_gpus_reply *reply)
 {
@@ -277,7 +277,7 @@ static void *refresh(void *data)
 		has_helpers = true;
 		used_usec = gcr_clock_usec();
 		pthread_mutex_lock(&gpus->lock);
-		/* What became wrong while it was asked for is asked for again. */
+		/* Figures that expired during the query are queried again. */
 		gpus->asking = gpus->readers && is_due_locked(gpus, 0);
 		pthread_cond_broadcast(&gpus->changed);
 	}
@@ -286,7 +286,7 @@ static void *refresh(void *data)
 	return NULL;
 }
 
-/* The first question to one vendor. -ENODEV: it has no GPU here. */
+/* The first query of one vendor. -ENODEV: the vendor has no GPU here. */
 static int find_vendor(struct gcr_gpus *gpus, struct gcr_vendor *vendor, struct gcr_error *error)
 {
 	struct gcr_gpus_part *part = &gpus->parts[vendor->index];
@@ -302,7 +302,7 @@ static int find_vendor(struct gcr_gpus *gpus, struct gcr_vendor *vendor, struct 
 	return result;
 }
 
-/* Without a device file there is no need to ask, and in the simulator without being asked for. */
+/* Is a query worthwhile? Not without a device file, nor in the simulator unless configured. */
 static bool may_be_here(const struct gcr_daemon *daemon, const struct gcr_vendor *vendor)
 {
 	const char *simulated = getenv("GPUCR_SIM_HIP_GPUS");
@@ -324,7 +324,7 @@ static bool read_number(const char *path, unsigned int *ret_number)
 	return file && fscanf(file, "%x", ret_number) == 1;
 }
 
-/* Is there a card of this vendor's, whatever its driver says? */
+/* Is there a PCI card of this vendor, whatever its driver reports? */
 static bool has_card(const struct gcr_vendor *vendor)
 {
 	_cleanup_closedir_ DIR *directory = opendir(PCI_DEVICES);
@@ -363,9 +363,9 @@ static int is_of_absent(const struct gcr_record *record, void *data)
 }
 
 /*
- * 0 if any vendor's GPUs are there. Not if the first's driver is there and fails, as it does for a
- * moment while a machine starts, nor if a process is frozen on one that is absent: whoever starts
- * the daemon tries again then.
+ * Finds the vendors that are present; 0 if there is any. Fails if the first vendor's driver is
+ * present and fails, as it does for a moment while a machine starts, and if a process is frozen on
+ * a vendor that is absent: the service manager then tries again.
  */
 static int find_vendors(struct gcr_gpus *gpus, struct gcr_error *error)
 {
@@ -460,7 +460,7 @@ void gcr_gpus_when_fresh(struct gcr_gpus *gpus, void (*ready)(void *data), void 
 		*reader = (struct reader){.ready = ready,
 					  .data = data,
 					  .until_usec = gcr_clock_usec() + READER_WAIT_USEC};
-		/* The threads know of the others, who do not wait longer. */
+		/* The threads have been woken for earlier readers, whose deadlines are no later. */
 		if (!gpus->readers || !gpus->asking)
 			pthread_cond_broadcast(&gpus->changed);
 		if (gpus->last_reader)

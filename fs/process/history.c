@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Files are found by their names: entries are sorted by them. */
+/* Files are identified by name; entries are sorted by name. */
 #include "fs/process/history.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 struct entry {
 	char name[GCR_EXTENT_NAME_BYTES];
-	struct gcr_digest digest; /* of the digests of its chunks */
+	struct gcr_digest digest; /* over the digests of its chunks */
 	struct timespec time;
 };
 
@@ -40,7 +40,7 @@ static const struct entry *find(const struct gcr_history *history, const struct 
 	return bsearch(like, history->entries, history->count, sizeof(*like), compare);
 }
 
-/* With the files' digests, and no times yet; in the order of the files. */
+/* Makes a history with the files' digests and without times, in the order of the files. */
 static struct gcr_history *make(const struct gcr_snapshot *snapshot,
 				const struct gcr_digest *digests)
 {
@@ -62,7 +62,7 @@ static struct gcr_history *make(const struct gcr_snapshot *snapshot,
 	return history;
 }
 
-/* @history is taken. */
+/* Stores @history in the process, which takes ownership. */
 static void keep(struct gcr_process *process, struct gcr_history *history)
 {
 	struct gcr_history *old;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a process's memory had in it at its last freeze, by digest: so that a file whose content has
- * not changed since keeps its time, and rsync passes it over. Lives in the daemon's memory.
+ * The contents of a process's memory files at its last freeze, as digests. A file whose content has
+ * not changed since then keeps its modification time, so that rsync skips the file. The history
+ * lives in the daemon's memory.
  */
 #ifndef GCR_FS_PROCESS_HISTORY_H
 #define GCR_FS_PROCESS_HISTORY_H
@@ -13,13 +14,16 @@
 struct gcr_history;
 
 /*
- * Give each file of @snapshot, whose @digests are complete, the time of its content, and remember
- * both. Without memory for that the files have the time of this freeze.
+ * Gives each file of @snapshot, whose @digests are complete, the modification time of its content,
+ * and remembers both. If memory runs out, the files keep the time of this freeze.
  */
 void gcr_history_apply(struct gcr_process *process, const struct gcr_snapshot *snapshot,
 		       const struct gcr_digest *digests);
 
-/* A snapshot of an earlier daemon is to be thawed: begin with what it has. */
+/*
+ * Starts a history from @snapshot, made by an earlier daemon and about to be thawed, unless the
+ * process has a history already.
+ */
 void gcr_history_begin(struct gcr_process *process, const struct gcr_snapshot *snapshot,
 		       const struct gcr_digest *digests);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Talking to preload libraries. link->lock guards `taken`, `dead` and reading by the loop; who has
- * taken the link reads and writes without it. Nothing that comes from a library is trusted: it is
- * part of somebody's program.
+ * Communication with preload libraries. link->lock guards `taken`, `dead` and reads by the loop;
+ * the thread that has taken the link reads and writes without it. Messages from a library are not
+ * trusted: the library is part of a user's program.
  */
 #include "fs/process/link.h"
 
@@ -24,7 +24,7 @@
 #include "lib/printable.h"
 #include "lib/procfs.h"
 
-/* How often a library that is to reconnect is looked for. */
+/* Poll interval while waiting for a library to reconnect. */
 #define TAKE_LOOK_MSEC 10
 
 struct gcr_link {
@@ -36,16 +36,17 @@ struct gcr_link {
 	char generation[40];
 
 	pthread_mutex_t facts_lock;  /* a leaf */
-	struct gcr_page_facts facts; /* as they last could be read */
+	struct gcr_page_facts facts; /* the last contents that could be read */
 
 	pthread_mutex_t lock;
 	bool taken;
 	bool dead;
-	struct gcr_quota_charge charge; /* once the registry has let go of it */
+	/* Of the connection, after the registry has ended the link. */
+	struct gcr_quota_charge charge;
 
-	/* Of the last request; only the thread that has taken the link uses them. */
+	/* Of the last request; used only by the thread that has taken the link. */
 	uint32_t sequence;
-	uint16_t request; /* its type */
+	uint16_t request; /* its message type */
 };
 
 struct gcr_link *gcr_link_ref(struct gcr_link *link)
@@ -68,7 +69,9 @@ void gcr_link_unref(struct gcr_link *link)
 
 GCR_DEFINE_CLEANUP(struct gcr_link *, gcr_link_unref);
 
-/* A generation is told of in events: only what a UUID is made of. */
+/*
+ * Copies a generation if it consists of a UUID's characters, else "": generations appear in events.
+ */
 static void copy_generation(char to[40], const char from[40])
 {
 	memcpy(to, from, 40);
@@ -210,12 +213,14 @@ struct look {
 	bool is_found;
 };
 
-/* One that cannot be read may be the one. */
+/*
+ * Stops at the page of this vendor's library, or at a page that cannot be read and may be that one.
+ */
 static int stop_at_page(uintptr_t start, uintptr_t end, void *data)
 {
 	const struct look *look = data;
 	struct {
-		uint32_t magic, version, phase, flags; /* as struct gcr_page begins */
+		uint32_t magic, version, phase, flags; /* the beginning of struct gcr_page */
 	} head;
 
 	if (end - start < GCR_PAGE_BYTES_LEAST)
@@ -236,13 +241,13 @@ bool gcr_link_is_due(struct gcr_process *process)
 	if (is_there)
 		return false;
 	result = gcr_proc_each_range(process->pid, GCR_PAGE_FILE_NAME, stop_at_page, &look);
-	/* One that could not be looked at in time may have it. */
+	/* A process that could not be looked at in time may have a library. */
 	return result == 1 || result == -ETIMEDOUT || result == -EBUSY;
 }
 
 /*
- * A page of another version says nothing that we understand; that of another vendor's library,
- * which a program may have too, nothing of what this process has there.
+ * Parses the page of this vendor's library. Pages of another version cannot be interpreted. Those
+ * of another vendor's library, which the program may have too, do not concern this entry.
  */
 static int look_at_page(uintptr_t start, uintptr_t end, void *data)
 {
@@ -256,7 +261,7 @@ static int look_at_page(uintptr_t start, uintptr_t end, void *data)
 	page = malloc(sizeof(*page));
 	if (!page)
 		return -ENOMEM;
-	/* What is behind the slots an older library's page does not have. */
+	/* The page of an older library ends before the slots; clear the rest. */
 	memset(page->unknown, 0, sizeof(page->unknown));
 	r = gcr_proc_peek(look->pid, start, page, offsetof(struct gcr_page, slots));
 	if (r < 0)
@@ -299,7 +304,7 @@ int gcr_link_page_fd(const struct gcr_link *link)
 	return link->page_fd;
 }
 
-/* Ours, unless somebody has it (-EBUSY) or it has ended (-ENOTCONN). */
+/* Takes the link, unless another thread has it (-EBUSY) or the connection has ended (-ENOTCONN). */
 static int try_take(struct gcr_process *process, struct gcr_link **ret_link)
 {
 	_cleanup_(gcr_link_unref_cleanup) struct gcr_link *link = current(process);
@@ -352,8 +357,8 @@ void gcr_link_put(struct gcr_link *link)
 	pthread_mutex_lock(&link->lock);
 	link->taken = false;
 	/*
-	 * What came meanwhile, or its end, is seen at once: the loop is level-triggered. The number
-	 * of one that was dropped meanwhile may be another connection's.
+	 * The loop is level-triggered: messages that arrived, or the end, are seen at once. The
+	 * number of a dead connection may have been reused for another.
 	 */
 	if (!link->dead)
 		gcr_loop_add(link->process->daemon->loop, link->fd, GCR_LOOP_CONNECTION,
@@ -394,7 +399,7 @@ int gcr_link_receive(struct gcr_link *link, int64_t timeout_usec, struct gcr_mes
 			return result;
 		if (ret_message->header.sequence == link->sequence)
 			return 0;
-		/* The answer to a request that was given up. There may be no end of them. */
+		/* The answer to an abandoned request. There may be endlessly many. */
 		gcr_message_close_fds(ret_message);
 		if (left_usec <= 0)
 			return -ETIMEDOUT;

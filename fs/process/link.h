@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A process's preload library, seen from a task: requests and answers over its registered
- * connection (fs/process/registry.c accepts it). One thread at a time has the link; the loop
- * watches the connection while nobody does.
+ * A link: the registered connection of a process to its preload library (fs/process/registry.c
+ * accepts it), over which a task sends requests and receives answers. One thread at a time takes
+ * the link; while no thread has taken the link, the loop watches the connection.
  */
 #ifndef GCR_FS_PROCESS_LINK_H
 #define GCR_FS_PROCESS_LINK_H
@@ -20,29 +20,29 @@ struct gcr_link;
 struct gcr_quota_charge;
 
 /*
- * For the registry. A connection has registered: @fd, which the loop watches as its connection
- * @number, is the link's on success, and @page_fd also on failure. @facts: what its page has just
- * said. The process's link is this one from now on. -ENOMEM.
+ * For the registry, when a connection has registered: creates the link, which becomes the process's
+ * link. The loop watches @fd as connection @number. The link owns @fd on success, and @page_fd also
+ * on failure. @facts: the page's contents, just read. Returns 0 or -ENOMEM.
  */
 int gcr_link_create(struct gcr_process *process, int fd, uint32_t number,
 		    const struct gcr_register *registration, int page_fd,
 		    const struct gcr_page_facts *facts, struct gcr_link **ret_link);
 
 /*
- * For the registry: the connection has ended. The reference is given up, and @charge taken, until
- * the connection is closed.
+ * For the registry, when the connection has ended: drops the connection's reference. The link takes
+ * over @charge until the connection is closed.
  */
 void gcr_link_end(struct gcr_link *link, struct gcr_quota_charge *charge);
 
 /*
- * For the registry, when the connection is readable: its end, or a message nobody asked for.
- * -ETIMEDOUT: there was nothing, or somebody has the link and reads for itself.
+ * For the registry, when the connection is readable: receives its end, or an unsolicited message.
+ * -ETIMEDOUT: there was nothing, or a thread has taken the link and reads by itself.
  */
 int gcr_link_look(struct gcr_link *link, struct gcr_message *message);
 
 /*
- * Has the process a connection whose other end is open? A library that comes again has closed its
- * old connection before, though that may not have been noticed yet.
+ * Does the process have a connection whose other end is open? A library that reconnects has closed
+ * its old connection before, though the daemon may not have noticed yet.
  */
 bool gcr_link_is_live(struct gcr_process *process);
 
@@ -50,63 +50,67 @@ struct gcr_link *gcr_link_ref(struct gcr_link *link);
 void gcr_link_unref(struct gcr_link *link);
 
 /*
- * What its page says. For threads without locks: may take a fifth of a second where its owner keeps
- * the page from being read, or the machine is busy (-ETIMEDOUT, -EBUSY as of lib/proc_source.h).
- * -ENOTCONN: the process has no preload library, or it has not (re)connected; -EPROTO: its program
- * has overwritten it; -ENOMEM, ...
+ * Reads the library's page. For threads without locks: takes up to a fifth of a second if the
+ * page's owner keeps the page from being read, or the machine is busy (-ETIMEDOUT, -EBUSY as in
+ * lib/proc_source.h). -ENOTCONN: the process has no preload library, or the library has not
+ * (re)connected; -EPROTO: the program has overwritten the page; -ENOMEM, ...
  */
 int gcr_link_facts(struct gcr_process *process, struct gcr_page_facts *ret_facts);
 
 /*
- * The same, and where it cannot be read now, what it said when it last could be. To show, and for
- * what changes in one direction only: by an old phase nothing may be decided. -ENOTCONN.
+ * The same, but falls back to the last contents if the page cannot be read now. For display, and
+ * for facts that change in one direction only: an old phase must not be used for decisions.
+ * -ENOTCONN.
  */
 int gcr_link_last_facts(struct gcr_process *process, struct gcr_page_facts *ret_facts);
 
-/* Does its library say that the program is ending? */
+/* Does the library's page say that the program is ending? */
 bool gcr_link_is_ending(struct gcr_process *process);
 
 /*
- * Is a library in the program that is not connected? It looks for a daemon every two seconds, so
- * one of a daemon that has just been started will soon be.
+ * Does the program contain a preload library that is not connected? Libraries look for a daemon
+ * every two seconds, so after a daemon's start the library will connect soon.
  */
 bool gcr_link_is_due(struct gcr_process *process);
 
 /*
- * The facts of a library that is not connected, read in the program's memory. -ENOTCONN: it has
- * none; -EPERM: we must not look; -EPROTO: of another version; -ESRCH.
+ * Reads the page of a library that is not connected from the program's memory. -ENOTCONN: the
+ * program has no library; -EPERM: reading is not permitted; -EPROTO: the page has another version;
+ * -ESRCH.
  */
 int gcr_link_facts_unconnected(struct gcr_process *process, struct gcr_page_facts *ret_facts);
 
-/* The generation of its last hand-over as it registered, "" if none; -ENOTCONN. */
+/* The generation of the library's last hand-over, as registered; "" if none. -ENOTCONN. */
 int gcr_link_generation(struct gcr_process *process, char ret_generation[40]);
 
 /*
- * Take the link; waits up to @timeout_usec for a library that has yet to reconnect. -ENOTCONN,
- * -EBUSY somebody has it, -ESRCH the process has ended; with words.
+ * Takes the link; waits up to @timeout_usec for a library that has yet to reconnect, or for another
+ * thread to release the link. -ENOTCONN; -EBUSY another thread has the link; -ESRCH the process has
+ * ended. Sets @error.
  */
 int gcr_link_take(struct gcr_process *process, int64_t timeout_usec, struct gcr_link **ret_link,
 		  struct gcr_error *error);
+/* Releases the link, which the loop watches again, and its reference. NULL is allowed. */
 void gcr_link_put(struct gcr_link *link);
 
-/* The page's descriptor, which stays the link's. */
+/* The page's descriptor, owned by the link. */
 int gcr_link_page_fd(const struct gcr_link *link);
 
-/* Send a request; at most one is under way. Descriptors stay the caller's. -EPIPE. */
+/* Sends a request; at most one may be under way. Descriptors remain the caller's. -EPIPE. */
 int gcr_link_request(struct gcr_link *link, uint16_t type, const void *payload,
 		     size_t payload_bytes, const int *fds, size_t fds_count,
 		     struct gcr_error *error);
 
 /*
- * The next message that belongs to the request: GCR_MESSAGE_RESULT ends it. -ETIMEDOUT leaves it
- * under way; -EPIPE the library is gone; -EINTR the process has ended; -EPROTO. The descriptors in
- * @ret_message are the caller's.
+ * Receives the next message of the current request; GCR_MESSAGE_RESULT ends the request.
+ * -ETIMEDOUT: the request is still under way; -EPIPE: the library is gone; -EINTR: the process has
+ * ended; -EPROTO. The caller owns the descriptors in @ret_message.
  */
 int gcr_link_receive(struct gcr_link *link, int64_t timeout_usec, struct gcr_message *ret_message);
 
 /*
- * What a GCR_MESSAGE_RESULT says: 0: it was done; else the library's errno and words, made safe.
- * *ret_state (may be NULL) is as the library has it.
+ * Decodes a GCR_MESSAGE_RESULT. Returns 0 if the request was done, else the library's errno, with
+ * its message in @error, made printable. *ret_state (may be NULL) is the library's state.
  */
 int gcr_link_answer(const struct gcr_message *message, uint32_t *ret_state,
 		    struct gcr_error *error);

@@ -9,7 +9,7 @@
 #include "fs/process/gpus.h"
 #include "lib/cleanup.h"
 
-/* Sums that are too large for their type are as large as it can say. */
+/* Adds with saturation at UINT64_MAX. */
 static void add(uint64_t *sum, uint64_t bytes)
 {
 	if (__builtin_add_overflow(*sum, bytes, sum))
@@ -43,7 +43,7 @@ int gcr_listed_check(struct gcr_daemon *daemon, struct gcr_extent *extents, size
 	}
 	gcr_gpus_snapshot(daemon->gpus, reply);
 	for (uint32_t i = 0; i < reply->gpus_count; i++) {
-		/* One that does not tell has no limit that we know of. */
+		/* A GPU that does not report its memory has no known limit. */
 		if (!(reply->gpus[i].flags & GCR_GPU_MEMORY)) {
 			managed_most = UINT64_MAX;
 			continue;

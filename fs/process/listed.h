@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a preload library lists as its program's memory, compared with what there can be. */
+/* Checks a preload library's list of its program's memory against the memory of the machine. */
 #ifndef GCR_FS_PROCESS_LISTED_H
 #define GCR_FS_PROCESS_LISTED_H
 
@@ -10,9 +10,9 @@
 #include "lib/extent.h"
 
 /*
- * Sets the GPU's index in each extent. On no GPU can be more than it has, and in managed memory not
- * more than the GPUs and the host have: what is asked for more would only take the store from
- * others. -ENODEV: a GPU that is not here; -EPROTO; with words.
+ * Sets the GPU's index in each extent. Device memory on a GPU must not exceed the GPU's memory, and
+ * managed memory not that of all GPUs and the host: larger requests would only take store memory
+ * from other users. -ENODEV: a GPU is not present; -EPROTO: a sum is too large. Sets @error.
  */
 int gcr_listed_check(struct gcr_daemon *daemon, struct gcr_extent *extents, size_t count,
 		     struct gcr_error *error);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The driver checkpoints a process that shares GPU memory and can never restore it (measured), and
- * other things come back as something else. The rules are the same for every engine.
+ * some other resources come back changed. The rules are the same for every engine.
  */
 #include "fs/process/obstacles.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What forbids the freeze of a process, whichever engine would do it. */
+/* Conditions that forbid the freeze of a process with any engine. */
 #ifndef GCR_FS_PROCESS_OBSTACLES_H
 #define GCR_FS_PROCESS_OBSTACLES_H
 
@@ -8,8 +8,9 @@
 #include "lib/error.h"
 
 /*
- * By what its preload library says. 0, or with words: -ESRCH the program is ending, -EOPNOTSUPP it
- * shares GPU memory or has something else that would not come back. Does not block.
+ * Checks the facts from the preload library. Returns 0, or sets @error: -ESRCH the program is
+ * ending, -EOPNOTSUPP the program shares GPU memory or has another resource that cannot be
+ * restored. Does not block.
  */
 int gcr_obstacles_check(const struct gcr_process *process, const struct gcr_page_facts *facts,
 			struct gcr_error *error);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* A worker is asked until it says that it has registered all it was told of. */
+/*
+ * Registers files with workers. Requests are repeated until the worker reports that it has
+ * registered all files.
+ */
 #include "fs/process/pin.h"
 
 #include <errno.h>
@@ -14,18 +17,18 @@
 #include "lib/clock.h"
 #include "lib/lock.h"
 
-/* It answers at once; what it has to do is done in the background. */
+/* The worker answers at once and registers in the background. */
 #define ANSWER_USEC (1 * GCR_USEC_PER_SEC)
 
 struct pin_job {
 	struct gcr_daemon *daemon;
 	struct gcr_helpers *helpers;
-	pid_t workers;	/* the sum of their pids: another one makes another sum */
-	bool only_look; /* at who they are */
-	uint16_t type;	/* of the message */
+	pid_t workers;	/* sum of their pids: a new worker changes it */
+	bool only_look; /* only determine the workers */
+	uint16_t type;	/* of the message: pin or unpin */
 };
 
-/* Files of one GPU, in a snapshot or else in the pool. */
+/* Files of one GPU, from a snapshot or else from the pool. */
 struct pin_files {
 	struct gcr_snapshot *snapshot;
 	struct gcr_store *store;
@@ -34,7 +37,7 @@ struct pin_files {
 	size_t end;
 };
 
-/* A few of them at a time: there may be more than the daemon may have open. */
+/* Opens the next few files: all of them may exceed the daemon's descriptor limit. */
 static size_t open_some(struct pin_files *files, int fds[GCR_MESSAGE_FDS_MAX])
 {
 	size_t count = 0;
@@ -45,7 +48,7 @@ static size_t open_some(struct pin_files *files, int fds[GCR_MESSAGE_FDS_MAX])
 				 : gcr_store_open_pool_file(files->store,
 							    files->numbers[files->next]);
 
-		/* When those here have been told of, there are some again. */
+		/* Descriptors become free after these files have been sent. */
 		if (fd == -EMFILE && count)
 			break;
 		if (fd >= 0)
@@ -54,13 +57,13 @@ static size_t open_some(struct pin_files *files, int fds[GCR_MESSAGE_FDS_MAX])
 	return count;
 }
 
-/* It has begun to be packed: see gcr_unpin_files(). */
+/* Has packing of the files begun? See gcr_unpin_files(). */
 static bool is_packed(const struct pin_files *files)
 {
 	return files->snapshot && gcr_folder_packs(gcr_snapshot_folder(files->snapshot));
 }
 
-/* Tell a worker of a GPU of files. -EAGAIN: it is not through, or somebody else has it. */
+/* Sends the files to one worker of the GPU. -EAGAIN: the worker has not finished, or is in use. */
 static int tell_one(struct pin_job *job, const uint8_t *uuid, bool is_second,
 		    struct pin_files *files)
 {
@@ -73,7 +76,10 @@ static int tell_one(struct pin_job *job, const uint8_t *uuid, bool is_second,
 	size_t count;
 
 	while (!result && (count = open_some(files, fds))) {
-		/* Who is to give them up waits until these here have been told of. */
+		/*
+		 * Stop: the packer waits for the end of this registration before the files are
+		 * unregistered.
+		 */
 		if (job->type == GCR_MESSAGE_PIN && is_packed(files))
 			result = -EBUSY;
 		if (!result)
@@ -81,7 +87,7 @@ static int tell_one(struct pin_job *job, const uint8_t *uuid, bool is_second,
 							&error);
 		if (!result)
 			result = gcr_helper_result(worker, ANSWER_USEC, -1, &answer);
-		/* Until all are told of, there is more to come anyway. */
+		/* EAGAIN is expected before all files have been sent. */
 		if (!result && answer.error != EAGAIN)
 			result = -answer.error;
 		is_through = is_through && answer.error != EAGAIN;
@@ -89,13 +95,15 @@ static int tell_one(struct pin_job *job, const uint8_t *uuid, bool is_second,
 			close(fds[i]);
 	}
 	gcr_helper_put(worker);
-	/* Of what is registered the last answer tells; of what is given up each its own. */
+	/*
+	 * For pinning the last answer covers all files; for unpinning each answer covers its own.
+	 */
 	if (!result && job->type == GCR_MESSAGE_UNPIN)
 		return is_through ? 0 : -EAGAIN;
 	return result ? result : -answer.error;
 }
 
-/* Either of the two that an exchange leaves may be the one that needs them next. */
+/* Sends the files to each idle worker: after a swap there are two, and either may need them. */
 static int tell(struct pin_job *job, const uint8_t *uuid, struct pin_files *files)
 {
 	size_t first = files->next;
@@ -112,7 +120,7 @@ static int tell(struct pin_job *job, const uint8_t *uuid, struct pin_files *file
 	return result;
 }
 
-/* By each of the two that is there. */
+/* Has each running worker unregister the files. */
 static int give_up(struct pin_job *job, const uint8_t *uuid, struct pin_files *files)
 {
 	size_t first = files->next;
@@ -130,7 +138,7 @@ static int give_up(struct pin_job *job, const uint8_t *uuid, struct pin_files *f
 	return result;
 }
 
-/* -EAGAIN: the worker does not run, or is in use. */
+/* Adds up the pids of the idle workers. -EAGAIN: the first worker does not run, or is in use. */
 static int look(struct pin_job *job, const uint8_t *uuid)
 {
 	pid_t pid = gcr_helpers_idle_worker(job->helpers, uuid, false);
@@ -139,7 +147,7 @@ static int look(struct pin_job *job, const uint8_t *uuid)
 	return pid ? 0 : -EAGAIN;
 }
 
-/* The files of one GPU from @first on; *ret_next is where those of another begin. */
+/* Handles the files of one GPU from @first on; *ret_next is the start of the next GPU's files. */
 static int pin_some(struct pin_job *job, struct gcr_snapshot *snapshot, size_t first,
 		    size_t *ret_next)
 {
@@ -167,7 +175,7 @@ static int pin_snapshot(struct pin_job *job, struct gcr_snapshot *snapshot)
 	size_t count = gcr_snapshot_count(snapshot);
 	int result = 0;
 
-	/* Managed memory, at the end of the table, does not go through the worker. */
+	/* Managed memory, at the end of the table, does not pass through the worker. */
 	for (size_t first = 0; first < count && (!result || is_for_all);) {
 		int one;
 
@@ -193,7 +201,7 @@ static int pin_pool(struct pin_job *job, const struct gcr_process *process, cons
 	return result < 0 ? result : tell(job, uuid, &files);
 }
 
-/* What is to be registered: its snapshot, with a reference, or, if that is NULL, its pool. */
+/* Selects the files to register: the snapshot, with a reference, or, if that is NULL, the pool. */
 static bool begin_pinning(struct gcr_process *process, struct gcr_snapshot **ret_snapshot,
 			  uint8_t uuid[GCR_UUID_BYTES], pid_t *ret_pinned_by)
 {
@@ -202,7 +210,7 @@ static bool begin_pinning(struct gcr_process *process, struct gcr_snapshot **ret
 	if (process->task || process->packing)
 		return false;
 	if (process->snapshot && gcr_folder_packs(gcr_snapshot_folder(process->snapshot))) {
-		/* One that has been packed is not used from where it is registered. */
+		/* Packed files are not read through their registration. */
 		process->pinned_by = 0;
 		return false;
 	}
@@ -216,7 +224,7 @@ static bool begin_pinning(struct gcr_process *process, struct gcr_snapshot **ret
 	return true;
 }
 
-/* A verb, or packing, that has begun meanwhile says itself what is so. */
+/* A verb or packing that has begun since then sets pinned_by itself. */
 static void end_pinning(struct gcr_process *process, bool was_told, pid_t pinned_by)
 {
 	GCR_LOCK_SCOPE(&process->lock);
@@ -251,7 +259,10 @@ void gcr_pin_files(struct gcr_daemon *daemon, struct gcr_process *process)
 	gcr_snapshot_unref(snapshot);
 }
 
-/* Nothing is registered any more from here on: @snapshot has its packs already. */
+/*
+ * Ends registration: @snapshot is marked as packing, so no file is registered again. False: a
+ * registration is still under way.
+ */
 static bool end_of_pinning(struct gcr_process *process)
 {
 	GCR_LOCK_SCOPE(&process->lock);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Files of the store made ready for the GPU's copy engines before they are needed. */
+/* Registration of store files with the GPU's copy engines ahead of a freeze or thaw. */
 #ifndef GCR_FS_PROCESS_PIN_H
 #define GCR_FS_PROCESS_PIN_H
 
@@ -9,16 +9,18 @@
 struct gcr_snapshot;
 
 /*
- * Have the files of a frozen process (for its thaw), or those kept ready for one that runs (for
- * its freeze), registered by the workers of its GPUs, if these run and are not in use. To be called
- * from time to time: nothing is waited for, and it is done once for each worker.
+ * Has the workers of the process's GPUs register files: those of a frozen process (for its thaw),
+ * or the files kept ready for a running one (for its freeze). Skips workers that do not run or are
+ * in use. To be called periodically: the call does not wait for the registration, and each worker
+ * registers the files once.
  */
 void gcr_pin_files(struct gcr_daemon *daemon, struct gcr_process *process);
 /*
- * The other way, before files are packed: of a file that is open there it cannot be seen that
- * nobody else has it. gcr_snapshot_begin_packing() has been called: nothing of it is registered
- * again. -EAGAIN: some still is, or a worker is in use; ask again. One that is in use for longer
- * gives up by itself what has been packed.
+ * Has the workers unregister the files before packing: while a worker has a file open, the packer
+ * cannot tell that no other process uses the file. The caller has called
+ * gcr_snapshot_begin_packing(), so no file is registered again. -EAGAIN: some files are still
+ * registered, or a worker is in use; retry. A worker that is in use for longer releases packed
+ * files by itself.
  */
 int gcr_unpin_files(struct gcr_process *process, struct gcr_snapshot *snapshot);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The process table and the life of one entry. table->lock guards the two hash chains and
- * `in_table`; process->lock everything that changes in one process; who polls the events is woken
- * with neither held.
+ * The process table and the life of its entries. table->lock guards the two hash chains and
+ * `in_table`; process->lock guards the mutable state of one process. Pollers of the events are
+ * woken with neither lock held.
  */
 #include "fs/process/process.h"
 
@@ -67,7 +67,7 @@ static void link_locked(struct gcr_processes *processes, struct gcr_process *pro
 	gcr_process_ref(process);
 }
 
-/* Lock: table. The table's reference goes to the caller. */
+/* Lock: table. The caller takes over the table's reference. */
 static void unlink_locked(struct gcr_processes *processes, struct gcr_process *process)
 {
 	struct gcr_process **link;
@@ -85,8 +85,8 @@ static void unlink_locked(struct gcr_processes *processes, struct gcr_process *p
 }
 
 /*
- * May it be taken for one that has let go of the GPU? Not while a verb has taken the GPU from it.
- * Lock: process.
+ * May the process be removed as one that no longer uses the GPU? Not if a verb has taken the GPU
+ * from it, nor if it is claimed. Lock: process.
  */
 static bool is_idle_locked(const struct gcr_process *process)
 {
@@ -111,7 +111,7 @@ void gcr_processes_listen(struct gcr_processes *processes,
 	processes->listeners[processes->listeners_count++] = listener;
 }
 
-/* None are added once there are processes. */
+/* No listener is added once there are processes. */
 static size_t count_listeners(struct gcr_processes *processes)
 {
 	GCR_LOCK_SCOPE(&processes->lock);
@@ -162,7 +162,11 @@ void gcr_process_remove(struct gcr_processes *processes, struct gcr_process *pro
 	if (daemon->store)
 		gcr_store_pool_drop(daemon->store, process->pid, process->start_ticks);
 	gcr_store_drop_kept(daemon->store, process->pid, process->start_ticks);
-	/* One that lives has no bytes there that it needs, unless somebody holds them. */
+	/*
+	 * Only the bytes of an ended process are discarded. A living process that is removed is not
+	 * frozen and needs none; drop our reference only, since the snapshot may have other
+	 * holders.
+	 */
 	if (gcr_process_pidfd_tells(process)) {
 		gcr_snapshot_discard(snapshot);
 		if (daemon->store)
@@ -239,7 +243,7 @@ bool gcr_process_is_going(struct gcr_process *process)
 	if (gcr_process_has_ended(process))
 		return true;
 	result = gcr_proc_is_ending(process->pid);
-	return result < 0 ? !gcr_proc_is_silent(result) : result;
+	return result == -ESRCH || result > 0;
 }
 
 struct gcr_process *gcr_processes_find_locked(struct gcr_processes *processes, pid_t pid)
@@ -287,7 +291,7 @@ int gcr_process_create(struct gcr_processes *processes, pid_t pid, uint64_t star
 	result = gcr_proc_open(pid, stat.start_ticks, &process->pidfd);
 	if (result < 0)
 		return result;
-	/* A zombie, which a scan that began before has seen alive. */
+	/* A zombie: the scan saw the process while it was still alive. */
 	if (gcr_process_pidfd_tells(process))
 		return -ESRCH;
 	*ret_process = TAKE_PTR(process);
@@ -311,7 +315,10 @@ int gcr_processes_insert(struct gcr_processes *processes, pid_t pid, uint64_t st
 	for (;;) {
 		pthread_mutex_lock(&processes->lock);
 		known = gcr_processes_find_locked(processes, pid);
-		/* As a launcher it may have been found to be more than that meanwhile. */
+		/*
+		 * Another thread may have inserted the process, a launcher possibly as a GPU
+		 * process.
+		 */
 		if (known && known->start_ticks == process->start_ticks &&
 		    (launcher || !known->launcher)) {
 			*ret_process = gcr_process_ref(known);
@@ -325,7 +332,10 @@ int gcr_processes_insert(struct gcr_processes *processes, pid_t pid, uint64_t st
 		if (!known) {
 			process->serial = processes->next_serial++;
 			pthread_mutex_unlock(&processes->lock);
-			/* An end is told of again and again, until it is found in the table. */
+			/*
+			 * The loop is level-triggered: an end is reported until the entry is in the
+			 * table.
+			 */
 			result = gcr_loop_add(loop, process->pidfd, GCR_LOOP_PROCESS,
 					      process->serial);
 			if (result < 0)
@@ -334,8 +344,8 @@ int gcr_processes_insert(struct gcr_processes *processes, pid_t pid, uint64_t st
 			continue;
 		}
 		/*
-		 * The pid's former holder, of whose end we have not been told yet; or a launcher
-		 * that has begun to use a GPU.
+		 * The entry belongs to the pid's former process, whose end has not been reported
+		 * yet, or to a launcher that has begun to use a GPU.
 		 */
 		stale = gcr_process_ref(known);
 		pthread_mutex_unlock(&processes->lock);
@@ -376,7 +386,7 @@ struct gcr_vendor *gcr_vendor_of_devices(struct gcr_daemon *daemon, unsigned int
 	return NULL;
 }
 
-/* What a look at it has shown; 0 if it cannot be looked at. */
+/* The devices that the process holds now, as a mask; 0 if it cannot be looked at. */
 static unsigned int devices_of(struct gcr_daemon *daemon, pid_t pid)
 {
 	struct gcr_scan_holder holder;
@@ -384,7 +394,10 @@ static unsigned int devices_of(struct gcr_daemon *daemon, pid_t pid)
 	return daemon->scan && gcr_scan_probe(daemon->scan, pid, &holder) == 1 ? holder.devices : 0;
 }
 
-/* It is listed, as another vendor's. NULL; the reference is the caller's. */
+/*
+ * The entry of @pid if it is listed with another vendor than @vendor, else NULL. The caller owns
+ * the reference.
+ */
 static struct gcr_process *find_of_other_vendor(struct gcr_processes *processes, pid_t pid,
 						const struct gcr_vendor *vendor)
 {
@@ -401,8 +414,8 @@ static struct gcr_process *find_of_other_vendor(struct gcr_processes *processes,
 }
 
 /*
- * It was taken for another vendor's, whose GPUs it has let go of: forget that. @devices: what it
- * holds now.
+ * Removes an entry with another vendor whose GPUs the process has released. @devices: the devices
+ * that it holds now.
  */
 static void forget_other_vendor(struct gcr_processes *processes, pid_t pid,
 				const struct gcr_vendor *vendor, unsigned int devices)
@@ -415,8 +428,9 @@ static void forget_other_vendor(struct gcr_processes *processes, pid_t pid,
 }
 
 /*
- * Is that certain? Two passes from now on it is: one of them has begun after this, and has taken
- * out of the table what holds no device of its vendor. A library of its vendor's says so too.
+ * Is the entry's vendor certain? Yes, after two more passes: at least one of them has begun after
+ * the first call, and has removed entries that hold no device of their vendor. A connected library
+ * of the vendor proves the vendor, too. If unsure, wakes the scan.
  */
 static bool is_vendor_sure(struct gcr_processes *processes, struct gcr_process *process)
 {
@@ -435,7 +449,7 @@ static bool is_vendor_sure(struct gcr_processes *processes, struct gcr_process *
 	return is_sure || !processes->daemon->scan;
 }
 
-/* Of a process that shows none: one whose GPUs are here. */
+/* The vendor for a process that shows no device: the first one with GPUs here. */
 static struct gcr_vendor *first_vendor(struct gcr_daemon *daemon)
 {
 	size_t i = 0;
@@ -465,7 +479,7 @@ int gcr_processes_add(struct gcr_processes *processes, pid_t pid, uint64_t start
 				    vendor ? vendor : first_vendor(daemon), ret_process);
 }
 
-/* False: a pass of the scan has come in between and taken it for one that let go. */
+/* False: a pass of the scan has removed the process as one that released the GPU. */
 static bool claim_process(struct gcr_process *process, enum gcr_claim claim)
 {
 	bool is_there;
@@ -577,8 +591,8 @@ void gcr_processes_list_free(struct gcr_process **list, size_t count)
 }
 
 /*
- * Is @ancestor among the parents of @pid? A bound stops a walk that races with exits. It reads
- * `status` alone, which no process can keep from being read.
+ * Is @ancestor among the ancestors of @pid? The depth is limited because the walk races with exits.
+ * The walk reads only `status`, which no process can make unreadable.
  */
 static bool is_below(pid_t pid, pid_t ancestor)
 {
@@ -616,7 +630,7 @@ int gcr_process_members(struct gcr_process *process, struct gcr_process ***ret_l
 	return 0;
 }
 
-/* The entry of this pid, NULL. */
+/* The holder with this pid, or NULL. */
 static const struct gcr_scan_holder *find_holder(const struct gcr_scan_holder *holders,
 						 size_t count, pid_t pid)
 {
@@ -635,7 +649,10 @@ static const struct gcr_scan_holder *find_holder(const struct gcr_scan_holder *h
 	return NULL;
 }
 
-/* Is it in the table as what it is? Then no look at it is needed. */
+/*
+ * The entry of a holder that is listed with the same start time and vendor, or NULL: then there is
+ * no need to look at the process.
+ */
 static struct gcr_process *find_known(struct gcr_processes *processes,
 				      const struct gcr_scan_holder *holder)
 {
@@ -653,8 +670,9 @@ static struct gcr_process *find_known(struct gcr_processes *processes,
 }
 
 /*
- * Take those out that have let go of the GPU: the pass did not find them, nor does another look,
- * for they may have come after that.
+ * Removes the processes that have released the GPU: the pass did not find them, and a second look
+ * finds no device either. The second look is needed because a process may have opened the GPU after
+ * the pass had looked at it.
  */
 static void remove_idle(struct gcr_processes *processes, struct gcr_process **list, size_t count)
 {
@@ -707,7 +725,8 @@ void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan
 
 		if (find_holder(holders, count, process->pid))
 			continue;
-		/* Frozen processes hold no device. One that is registered is a GPU process anyhow.
+		/*
+		 * Frozen processes hold no device. Registered processes are GPU processes anyway.
 		 */
 		pthread_mutex_lock(&process->lock);
 		idle = is_idle_locked(process);

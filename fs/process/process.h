@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The processes that use a GPU, as directories of the mount: identity, state, who holds what.
- * A process is known by pid and start time and held by a pidfd; `serial` names it for good.
+ * The processes that use a GPU, as directories of the mount: identity, state, VRAM and references.
+ * A process is identified by pid and start time and held by a pidfd; its `serial` is never reused.
  */
 #ifndef GCR_FS_PROCESS_PROCESS_H
 #define GCR_FS_PROCESS_PROCESS_H
@@ -32,27 +32,32 @@ struct gcr_share {
 	uint64_t bytes;
 };
 
-/* What a freeze or thaw moved, and how long its parts took; parts overlap. 0: not known. */
+/*
+ * The amount that a freeze or thaw moved, and the duration of its parts, which overlap. 0: not
+ * known.
+ */
 struct gcr_verb_timing {
 	uint64_t bytes;
-	uint64_t copied_bytes; /* of VRAM, between GPU and store: what had not changed was not */
-	bool has_host_digests; /* a GPU could not make the digests, so the host did */
-	int64_t gate_usec;     /* until no call was inside and the GPU idle; open again */
-	int64_t handover_usec; /* descriptors to the worker, or back to the program */
+	uint64_t copied_bytes; /* of VRAM, between GPU and store; unchanged bytes are not copied */
+	bool has_host_digests; /* a GPU could not make the digests, so the host made them */
+	/* Until no thread was in a call and the GPU was idle; or to open the gate again. */
+	int64_t gate_usec;
+	int64_t handover_usec; /* passing descriptors to the worker, or back to the program */
 	int64_t copy_usec;     /* VRAM to the store or back */
 	int64_t control_usec;  /* the driver's checkpoint or restore */
-	int64_t map_usec;      /* VRAM taken and mapped by the program again */
+	int64_t map_usec;      /* until the program had allocated and mapped VRAM again */
 };
 
-/* Who says that a process stays in the table, whatever a pass of the scan finds. */
+/* Reasons to keep a process in the table, whatever a pass of the scan finds. */
 enum gcr_claim {
 	GCR_CLAIM_LIBRARY, /* a preload library's connection */
-	GCR_CLAIM_VERB,	   /* a verb, or recovery, that is making of it what it was */
+	/* A recovery or restore that brings the process back to its former state. */
+	GCR_CLAIM_VERB,
 	GCR_CLAIMS,
 };
 
 struct gcr_process {
-	/* fixed for life */
+	/* Fixed for life. */
 	struct gcr_daemon *daemon;
 	atomic_int references;
 	uint32_t serial; /* never used again */
@@ -60,80 +65,96 @@ struct gcr_process {
 	uint64_t start_ticks;
 	int pidfd;
 	struct gcr_event_log *events;
-	uid_t owner; /* of /proc/PID when it was found: whose its events are; no judge of rights */
-	bool launcher; /* uses no GPU itself; stands for the GPU processes below it; not listed */
-	/* Whose GPUs it uses; of a launcher without meaning. Changed only by recovery. */
+	/* Of /proc/PID when found: the owner of the process's events; not used to check rights. */
+	uid_t owner;
+	bool launcher; /* uses no GPU; stands for the GPU processes below it; not listed */
+	/* The vendor of the GPUs in use; meaningless for a launcher. Changed only by recovery. */
 	struct gcr_vendor *_Atomic vendor;
-	/* It uses another vendor's too, or a library for that wanted to register. */
+	/* The process also uses another vendor's GPUs, or a library for these tried to register. */
 	atomic_bool has_other_vendor;
 
-	/* the table's, guarded by its lock */
+	/* Guarded by the table's lock. */
 	struct gcr_process *next_pid;
 	struct gcr_process *next_serial;
 	bool in_table;
-	uint64_t vendor_sure; /* from that pass on its vendor is, 0: nobody has asked */
+	/* The vendor is certain from this pass of the scan on; 0: not asked for yet. */
+	uint64_t vendor_sure;
 
-	pthread_mutex_t lock; /* guards what follows */
+	pthread_mutex_t lock; /* guards the fields below */
 	enum gcr_state state;
-	int64_t state_since_usec;    /* real time */
-	char comm[GCR_COMM_BYTES];   /* as last seen: it outlives the process */
-	struct gcr_task *task;	     /* the verb under way, NULL if none; see fs/verb/task.h */
-	struct gcr_packing *packing; /* what packs or unpacks its files now, NULL: nothing does */
-	int64_t frozen_usec;	     /* real time: since when it has been frozen; 0: it is not */
-	bool was_packed;	     /* since then: all that could be */
-	bool was_unpacked;	     /* and after that not so any more */
-	int64_t pack_again_usec;     /* monotonic: -o pack_after= does not try it before this */
-	int64_t pack_wait_usec;	     /* it waited so long the last time; 0: it has not yet */
+	int64_t state_since_usec; /* real time */
+	/* Last known name; remains valid after the process has ended. */
+	char comm[GCR_COMM_BYTES];
+	struct gcr_task *task;	     /* the verb under way, or NULL; see fs/verb/task.h */
+	struct gcr_packing *packing; /* the current packing or unpacking of the files; NULL: none */
+	int64_t frozen_usec;	     /* real time: start of the present freeze; 0: not frozen */
+	bool was_packed;	     /* everything that can be packed has been, since frozen_usec */
+	bool was_unpacked;	     /* some of it has been unpacked since then */
+	int64_t pack_again_usec;     /* monotonic: -o pack_after= does not retry before this time */
+	int64_t pack_wait_usec;	     /* the last delay before a retry; 0: none yet */
 	struct gcr_error error;	     /* the last failure; number 0: none */
 	char generation[37];	     /* UUID of the last freeze, "" if none */
 	char engine[16];	     /* the engine of the last freeze, "" if none */
-	pid_t frozen_for_pid;	     /* as in its record */
+	pid_t frozen_for_pid;	     /* as in the record of the process */
 	uint64_t frozen_for_start_ticks;
-	unsigned int shares_count; /* while frozen: VRAM that a thaw will need */
+	unsigned int shares_count; /* while frozen: the VRAM that a thaw needs, per GPU */
 	struct gcr_share shares[GCR_GPUS_MAX];
 	bool is_restored; /* by CRIU, and not thawed yet */
-	/* Restored where the GPUs are others: theirs, and what they are here. 0: they are the same.
+	/*
+	 * After a restore on a machine with other GPUs: each GPU of the dump and the GPU that takes
+	 * its place here. Count 0: the GPUs are the same.
 	 */
 	unsigned int moves_count;
 	struct gcr_gpu_pair moves[GCR_GPUS_MAX];
-	/* Frozen: as in its record, where the driver has it. */
+	/* While frozen, as `moved` of the record: the GPUs on which the driver has the process. */
 	struct gcr_moves moved;
-	/* An earlier daemon may have got it there: `moving` of the record. */
+	/* An earlier daemon may have moved the process as `moving` (of the record) says. */
 	bool may_have_moved;
 	struct gcr_moves moving;
-	uint64_t kept_vram_bytes; /* what the last freeze has left in VRAM, 0: not known, or none */
-	/* What a freeze should have given back of VRAM and the GPU has still in use, 0: nothing. */
+	/* VRAM still in use after the last freeze; 0: none, or not known. */
+	uint64_t kept_vram_bytes;
+	/*
+	 * VRAM that the last freeze should have freed and that the GPU still counts as in use; 0:
+	 * none.
+	 */
 	uint64_t unreturned_vram_bytes;
 	uint64_t held_bytes;	  /* VRAM contents held while frozen */
-	int64_t last_freeze_usec; /* durations of the last that succeeded, 0 if none */
+	int64_t last_freeze_usec; /* duration of the last successful freeze; 0: none */
 	int64_t last_thaw_usec;
-	struct gcr_verb_timing last_freeze; /* of the same */
+	struct gcr_verb_timing last_freeze; /* of the same freeze */
 	struct gcr_verb_timing last_thaw;
-	struct gcr_history *history;   /* of its snapshots' contents, NULL: none yet */
-	struct gcr_snapshot *snapshot; /* its files in the store, a reference; NULL if none */
+	struct gcr_history *history;   /* contents of the last snapshots; NULL: none yet */
+	struct gcr_snapshot *snapshot; /* the files in the store, with a reference; NULL: none */
 	unsigned int claims[GCR_CLAIMS];
-	bool was_refused;	     /* the driver would not checkpoint it */
-	bool was_handed_over;	     /* it has imported handles since a thaw by the vmm engine */
-	struct gcr_link *link;	     /* the preload library's, NULL if there is none */
-	int parked_page_fd;	     /* of its library's page, which is parked; -1: it is not. See
-				      * fs/engine/park.h
-				      */
-	int64_t wanted_usec;	     /* real time: since when it wants its GPU, 0: not */
-	uint64_t submissions;	     /* as last sampled */
-	int64_t active_usec;	     /* monotonic: when they last changed, 0 if not known */
-	uint64_t table_changes;	     /* likewise, of its allocations */
-	unsigned int steady_samples; /* how often they were the same since */
-	bool has_steady_pool;	     /* the store knows what it would need now */
-	uint8_t pool_gpu[GCR_UUID_BYTES]; /* the one GPU that its pool is for, if has_pool_gpu */
+	bool was_refused; /* the driver has refused to checkpoint the process */
+	/* A thaw by the vmm engine has left imported handles in the process. */
+	bool was_handed_over;
+	struct gcr_link *link; /* to the preload library; NULL: none */
+	/*
+	 * Descriptor of the page of a parked preload library; -1: the library is not parked. See
+	 * fs/engine/park.h.
+	 */
+	int parked_page_fd;
+	/* Real time: since when the process has wanted its GPU; 0: not at present. */
+	int64_t wanted_usec;
+	uint64_t submissions;	     /* number of submissions to the GPU, as last sampled */
+	int64_t active_usec;	     /* monotonic: when `submissions` last changed; 0: not known */
+	uint64_t table_changes;	     /* changes of the allocation table, as last sampled */
+	unsigned int steady_samples; /* number of samples since `table_changes` last changed */
+	bool has_steady_pool;	     /* the store knows the present need of the pool */
+	uint8_t pool_gpu[GCR_UUID_BYTES]; /* the only GPU that the pool is for, if has_pool_gpu */
 	bool has_pool_gpu;
-	/* The sampler's alone: when it asks the library again that has not answered, and after
-	 * what. */
-	int64_t ask_again_usec;	    /* monotonic */
-	int64_t ask_wait_usec;	    /* 0: it has answered */
-	int64_t recover_again_usec; /* monotonic: not before this by itself; 0: at any time */
-	/* The worker that has registered the files, its snapshot's or its pool's; 0: none has. */
+	/* Used by the sampler only: retries of a request that the library has not answered. */
+	int64_t ask_again_usec; /* monotonic: time of the next retry */
+	int64_t ask_wait_usec;	/* delay before the retry; 0: the library has answered */
+	/* Monotonic: no automatic recovery before this time; 0: at any time. */
+	int64_t recover_again_usec;
+	/*
+	 * The workers that have registered the files of the snapshot or pool, as the sum of their
+	 * pids; 0: none.
+	 */
 	pid_t pinned_by;
-	bool is_pinning; /* just now they are told of them */
+	bool is_pinning; /* the workers are being told of the files */
 };
 
 struct gcr_processes;
@@ -141,14 +162,16 @@ struct gcr_processes;
 int gcr_processes_create(struct gcr_daemon *daemon, struct gcr_processes **ret_processes);
 void gcr_processes_destroy(struct gcr_processes *processes);
 
-/* Who is to be told of every process; a function may be NULL. No lock is held. */
+/* Callbacks for events of all processes; a function may be NULL. Called without a lock. */
 struct gcr_process_listener {
-	/* It has ended, or uses no GPU any more, and is out of the table. On any thread. */
+	/*
+	 * The process has ended, or uses no GPU any more, and is out of the table. On any thread.
+	 */
 	void (*ended)(struct gcr_process *process);
-	/* Its preload library has registered. On the loop's thread. */
+	/* The preload library has registered. On the loop's thread. */
 	void (*registered)(struct gcr_process *process);
 };
-/* @listener stays where it is. At the start, before there are processes. */
+/* Adds a listener; @listener must stay valid. At the start, before there are processes. */
 void gcr_processes_listen(struct gcr_processes *processes,
 			  const struct gcr_process_listener *listener);
 
@@ -156,106 +179,118 @@ struct gcr_process *gcr_process_ref(struct gcr_process *process);
 void gcr_process_unref(struct gcr_process *process);
 
 /*
- * Take @pid into the table if it is not there (@start_ticks 0: whatever it is now), as one that
- * uses
- * @vendor's GPUs (NULL: those that it is found to use now). A reference is returned; an event tells
- * of a new one. One that is there keeps its vendor, unless it does not use that one's GPUs any
- * more. -ESRCH it has ended; -ENOMEM, -EMFILE.
+ * Adds @pid to the table if it is missing (@start_ticks 0: whatever its start time), as a process
+ * that uses @vendor's GPUs (NULL: determine the vendor from the devices in use). Returns a
+ * reference in *ret_process; a new entry is announced by an event. An existing entry keeps its
+ * vendor, unless the process no longer uses that vendor's GPUs. -ENOENT: this daemon may not act on
+ * the process; -ESRCH: the process has ended; -ENOMEM, -EMFILE.
  */
 int gcr_processes_add(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
 		      struct gcr_vendor *vendor, struct gcr_process **ret_process);
 
 /*
- * The same, and claimed: it stays in the table until gcr_process_unclaim(), unless it ends. The
- * vendor is to be looked at by the caller: it may be another.
+ * The same, and claims the process: the entry stays in the table until gcr_process_unclaim(),
+ * unless the process ends. The caller has to check the vendor, which may differ from @vendor.
  */
 int gcr_processes_claim(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
 			struct gcr_vendor *vendor, enum gcr_claim claim,
 			struct gcr_process **ret_process);
 
 /*
- * The same for a library, on a thread that must not look at processes. -EAGAIN: it is listed as
- * another vendor's, and whether it still is one has been asked of the scan: try again in a moment.
+ * The same for a library, on a thread that must not look at processes. -EAGAIN: the process is
+ * listed with another vendor, and the scan has been asked to confirm that: retry shortly.
  */
 int gcr_processes_claim_library(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
 				struct gcr_vendor *vendor, struct gcr_process **ret_process);
 
-/* The reference stays the caller's. Nothing happens if there is no such claim. */
+/* Releases one claim; does nothing if there is none. The caller keeps its reference. */
 void gcr_process_unclaim(struct gcr_process *process, enum gcr_claim claim);
 
 /*
- * The process with this pid: from the table, or probed just now (a process that opened a GPU a
- * moment ago is found at once; so is one that has GPU processes below it). -ENOENT: no GPU process.
+ * The process with this pid: from the table, or looked at now (so that a process that has just
+ * opened a GPU is found at once, and so is a process with GPU processes below it). -ENOENT: no GPU
+ * process; -ETIMEDOUT: a process could not be looked at in time.
  */
 int gcr_processes_find(struct gcr_processes *processes, pid_t pid,
 		       struct gcr_process **ret_process);
-/* The same without a look at any process: one that is listed. Does not block. */
+/* The same for listed processes only, without looking at any process. Does not block. */
 int gcr_processes_find_listed(struct gcr_processes *processes, pid_t pid,
 			      struct gcr_process **ret_process);
 
 /*
- * Has it ended? Then it is taken out of the table now, if nobody has done so, and its operation
- * told to stop. No lock held.
+ * Has the process ended? If so, takes it out of the table now (unless that has been done) and stops
+ * its operation. No lock held.
  */
 bool gcr_process_has_ended(struct gcr_process *process);
 
-/* The same, or it is on its way out and does nothing any more. */
+/* The same, or the process is exiting and does no more work. */
 bool gcr_process_is_going(struct gcr_process *process);
 
-/* The process with this serial, if it is still there. -ENOENT. */
+/* The process with this serial, if it is still in the table; -ENOENT. */
 int gcr_processes_find_serial(struct gcr_processes *processes, uint32_t serial,
 			      struct gcr_process **ret_process);
 
-/* All listed processes (no launchers) in order of pid; references and array are the caller's. */
+/*
+ * All listed processes (no launchers) in order of pid; the caller owns the references and the
+ * array.
+ */
 int gcr_processes_list(struct gcr_processes *processes, struct gcr_process ***ret_list,
 		       size_t *ret_count);
 void gcr_processes_list_free(struct gcr_process **list, size_t count);
 
-/* The GPU processes that stand below @process (a launcher) in the process tree, likewise. */
+/* The GPU processes below @process (a launcher) in the process tree, likewise. */
 int gcr_process_members(struct gcr_process *process, struct gcr_process ***ret_list,
 			size_t *ret_count);
 
-/* A complete pass over the machine: add these holders, remove who runs and holds no GPU any more.
+/*
+ * After a complete pass of the scan: adds these holders, and removes running processes that hold no
+ * GPU any more.
  */
 struct gcr_scan_holder;
 void gcr_processes_update(struct gcr_processes *processes, const struct gcr_scan_holder *holders,
 			  size_t count);
 
-/* Change the state, with its event. Caller holds no lock. No-op if the process is gone. */
+/* Changes the state and appends its event. No lock held. Does nothing if the process is gone. */
 void gcr_process_set_state(struct gcr_process *process, enum gcr_state state);
 enum gcr_state gcr_process_state(struct gcr_process *process);
 
-/* Events have been put into its log and the daemon's: wake who polls them. No lock held. */
+/*
+ * Wakes the pollers of the process's and the daemon's event logs after events were put. No lock
+ * held.
+ */
 void gcr_process_tell(struct gcr_process *process);
 
 /*
- * @verb has ended in @state: from now on the process has no task. @duration_usec, if not 0, is how
- * long a verb that succeeded took, and @timing its parts. With @error (number 0: success) it is
- * reported like gcr_process_report() does.
+ * Ends @verb in @state: the process has no task from now on. @duration_usec, if not 0, is the
+ * duration of a verb that succeeded, and @timing its parts. @error (number 0: success; NULL: no
+ * report) is reported as by gcr_process_report().
  */
 void gcr_process_settle(struct gcr_process *process, enum gcr_verb verb, enum gcr_state state,
 			int64_t duration_usec, const struct gcr_verb_timing *timing,
 			const struct gcr_error *error);
 
 /*
- * A verb has ended: keep its error (number 0: none) for the `error` file, tell both event logs
- * `pid generation verb errno`, its own with the words, and the log if it failed.
+ * Reports the end of a verb: keeps its error (number 0: none) for the `error` file, appends `pid
+ * generation verb errno` to both event logs (with the message in the process's own), and writes the
+ * result to the log.
  */
 void gcr_process_report(struct gcr_process *process, const char *verb,
 			const struct gcr_error *error);
-/* A write of user @uid was refused: the same, but the daemon's event log hears of root's only. */
+/* The same for a refused write of user @uid; the daemon's event log gets only root's. */
 void gcr_process_report_refusal(struct gcr_process *process, uid_t uid, const char *verb,
 				const struct gcr_error *error);
 
 /*
- * Is any process of @vendor (NULL: of any) frozen, or on the way there? Then a thaw will come.
+ * Is any process of @vendor (NULL: of any vendor) frozen or being frozen? Then a thaw will follow.
  */
 bool gcr_processes_any_frozen(struct gcr_processes *processes, const struct gcr_vendor *vendor);
 
-/* The state a launcher shows: its members' if they agree, else that of the one least frozen. */
+/* The state shown for a process; for a launcher, the least frozen state of its members. */
 enum gcr_state gcr_process_shown_state(struct gcr_process *process);
 
-/* Whose its lines are in a log that has room for each user. */
+/*
+ * The user to whom the process's lines count in an event log, which limits the space of each user.
+ */
 uid_t gcr_process_event_owner(const struct gcr_process *process);
 
 #endif

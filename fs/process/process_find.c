@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A process by its pid: from the table, or looked at just now, and those below it. */
+/* Finds a process by pid: in the table, or by looking at the process and those below it. */
 #include <errno.h>
 #include <pthread.h>
 
@@ -10,11 +10,11 @@
 #include "lib/proc_source.h"
 #include "lib/proc_tree.h"
 
-/* Of a larger tree it is left to the scan: anybody may ask for anything. */
+/* Larger trees are left to the scan: any user may trigger such a search. */
 #define LOOKED_MAX 256
-#define BELOW_USEC (500 * GCR_USEC_PER_MSEC) /* for looks at all of a tree */
+#define BELOW_USEC (500 * GCR_USEC_PER_MSEC) /* for the looks at a whole tree */
 
-/* The table's entry, if it still is the process of that pid. */
+/* The table's entry, unless its process has ended (the entry is removed then). */
 static struct gcr_process *find_alive(struct gcr_processes *processes, pid_t pid)
 {
 	struct gcr_process *process;
@@ -44,8 +44,8 @@ static int count_members(struct gcr_process *process, size_t *ret_count)
 }
 
 /*
- * GPU processes below it that nobody has seen yet: the next scan would find them a little later.
- * False: there are some that could not be looked at in time.
+ * Lists the GPU processes below @pid that the scan has not found yet; the next pass would find them
+ * a little later. False: some could not be looked at in time.
  */
 static bool look_below(struct gcr_processes *processes, pid_t pid)
 {
@@ -76,7 +76,7 @@ static bool look_below(struct gcr_processes *processes, pid_t pid)
 	return is_complete;
 }
 
-/* A launcher is one only while there are GPU processes below it. */
+/* Finds or makes a launcher, which is one only while there are GPU processes below it. */
 static int find_launcher(struct gcr_processes *processes, pid_t pid,
 			 struct gcr_process **ret_process)
 {
@@ -87,7 +87,7 @@ static int find_launcher(struct gcr_processes *processes, pid_t pid,
 
 	process = find_alive(processes, pid);
 	if (process && !process->launcher) {
-		/* It has been found to use a GPU since we looked. */
+		/* The process has begun to use a GPU since the first look. */
 		*ret_process = TAKE_PTR(process);
 		return 0;
 	}
@@ -133,7 +133,7 @@ int gcr_processes_find(struct gcr_processes *processes, pid_t pid, struct gcr_pr
 	    !gcr_processes_may_act_on(daemon, pid))
 		return -ENOENT;
 	result = gcr_scan_probe(daemon->scan, pid, &holder);
-	/* It is there, and what it is cannot be seen. */
+	/* The process exists, but whether it uses a GPU is not known. */
 	if (gcr_proc_is_silent(result))
 		return -ETIMEDOUT;
 	if (result == 1)

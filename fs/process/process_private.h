@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the files of fs/process/process.h share. */
+/* Declarations shared by the files that implement fs/process/process.h. */
 #ifndef GCR_FS_PROCESS_PROCESS_PRIVATE_H
 #define GCR_FS_PROCESS_PROCESS_PRIVATE_H
 
@@ -13,7 +13,7 @@ struct gcr_processes {
 	struct gcr_daemon *daemon;
 	pthread_mutex_t lock;
 	uint32_t next_serial;
-	uint64_t passes; /* of the scan that have come to an end */
+	uint64_t passes; /* of the scan, completed */
 	size_t count;
 	const struct gcr_process_listener *listeners[GCR_PROCESS_LISTENERS_MAX];
 	size_t listeners_count;
@@ -23,37 +23,41 @@ struct gcr_processes {
 
 GCR_DEFINE_CLEANUP(struct gcr_process *, gcr_process_unref);
 
-/* Lock: table. NULL; no reference is taken. */
+/* Lock: table. Returns NULL if not found; takes no reference. */
 struct gcr_process *gcr_processes_find_locked(struct gcr_processes *processes, pid_t pid);
 
 /*
- * An entry that is not in the table yet. @start_ticks: -ESRCH if it is another process; 0: any.
- * @vendor NULL: a launcher.
+ * Creates an entry that is not in the table yet. @start_ticks: -ESRCH if the pid belongs to another
+ * process; 0: any. @vendor NULL: a launcher.
  */
 int gcr_process_create(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
 		       struct gcr_vendor *vendor, struct gcr_process **ret_process);
 
-/* The same, put into the table, or the entry that is there. */
+/* The same, and inserts the entry into the table; or returns the existing entry. */
 int gcr_processes_insert(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
 			 struct gcr_vendor *vendor, struct gcr_process **ret_process);
 
 /*
- * Take it out of the table; all that is left of it is what others hold. @what: for the event.
- * @only_idle: not if a verb was started, or its library registered, meanwhile.
+ * Takes the process out of the table; the entry is freed with its last reference. @what: the
+ * reason, for the event. @only_idle: do nothing if a verb has started or the library has
+ * registered.
  */
 void gcr_process_remove(struct gcr_processes *processes, struct gcr_process *process,
 			const char *what, bool only_idle);
 
-/* Has it ended? The table is left as it is. */
+/* Does the pidfd report that the process has ended? Does not change the table. */
 bool gcr_process_pidfd_tells(const struct gcr_process *process);
 
-/* For all listeners. */
+/* Calls registered() of all listeners. */
 void gcr_process_tell_registered(struct gcr_process *process);
 
-/* May this daemon act on the process at all? */
+/*
+ * May this daemon act on the process? Not on its helpers; a user's daemon only on that user's
+ * processes.
+ */
 bool gcr_processes_may_act_on(struct gcr_daemon *daemon, pid_t pid);
 
-/* Whose GPUs these devices are: the first vendor's of several. NULL: none. */
+/* The vendor of these devices (a mask): the first one of several. NULL: none. */
 struct gcr_vendor *gcr_vendor_of_devices(struct gcr_daemon *daemon, unsigned int devices);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The state of a process: how it changes, and who is told. Under process->lock; who polls the
- * events is woken with no lock held.
+ * State changes of a process, and their events. Guarded by process->lock; pollers of the events are
+ * woken with no lock held.
  */
 #include "fs/process/process.h"
 
@@ -20,7 +20,10 @@ void gcr_process_tell(struct gcr_process *process)
 	gcr_event_log_notify(process->daemon->events);
 }
 
-/* Its event is appended here, in order, and told by gcr_process_tell(). Lock: process. */
+/*
+ * Changes the state and appends the event, in order; gcr_process_tell() wakes the pollers later.
+ * Lock: process.
+ */
 static void set_state_locked(struct gcr_process *process, enum gcr_state state)
 {
 	const char *generation = *process->generation ? process->generation : "-";
@@ -38,7 +41,7 @@ static void set_state_locked(struct gcr_process *process, enum gcr_state state)
 		process->pack_again_usec = 0;
 		process->pack_wait_usec = 0;
 	}
-	/* A thaw or dump that has failed has not changed that. */
+	/* A failed thaw or dump does not restart the time. */
 	if (state == GCR_STATE_FROZEN && !process->frozen_usec)
 		process->frozen_usec = process->state_since_usec;
 	gcr_event_log_put(process->events, "%d %s state %s %s", (int)process->pid, generation,
@@ -54,8 +57,9 @@ uid_t gcr_process_event_owner(const struct gcr_process *process)
 }
 
 /*
- * Everybody reads the daemon's events: the words, with paths in them, are the owner's.
- * @is_for_all: it stands there, too. Lock: process.
+ * Appends the result to the event logs. All users read the daemon's log, so the message, which may
+ * contain paths, goes to the process's own log only. @is_for_all: append to the daemon's log, too.
+ * Lock: process.
  */
 static void report_locked(struct gcr_process *process, const char *verb,
 			  const struct gcr_error *error, bool is_for_all)
@@ -72,7 +76,7 @@ static void report_locked(struct gcr_process *process, const char *verb,
 				     "%d %s verb %s %s", (int)process->pid, generation, verb, name);
 }
 
-/* @uid has brought it about. */
+/* Writes the result to the log; @uid has caused it. */
 static void log_report(struct gcr_process *process, uid_t uid, const char *verb,
 		       const struct gcr_error *error)
 {
@@ -113,11 +117,11 @@ void gcr_process_settle(struct gcr_process *process, enum gcr_verb verb, enum gc
 	}
 	if (error)
 		report_locked(process, gcr_verb_name(verb), error, true);
-	/* Who reads of the new state in the events can write the next verb. */
+	/* Before the pollers are woken: a reader of the event may write the next verb at once. */
 	process->task = NULL;
 	pthread_mutex_unlock(&process->lock);
 	gcr_process_tell(process);
-	/* A thread may have come to the gate before it was frozen. */
+	/* A thread may have reached the gate before the process was frozen. */
 	gcr_wanted_look(process);
 	if (error)
 		log_report(process, process->owner, gcr_verb_name(verb), error);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Connections of preload libraries. All of it runs on the loop's thread, so nothing is locked; a
- * connection is an entry of a fixed table, its number names it.
+ * Connections of preload libraries. All code runs on the loop's thread, so nothing is locked; a
+ * connection is an entry of a fixed table, identified by its index.
  */
 #include "fs/process/registry.h"
 
@@ -32,13 +32,19 @@
 
 #define CONNECTIONS_MAX 4096
 #define BACKLOG		64
-/* Complaints about peers, at most one in this time: a broken peer must not fill the log. */
+/* Minimum time between two log messages about peers: a broken peer must not fill the log. */
 #define COMPLAIN_USEC	(1 * GCR_USEC_PER_SEC)
-/* Connections of one user but root, as a part of all, where those are few; and what is root's. */
+/*
+ * If the descriptor limit reduces the table, a user may have one USER_PART of it; root's reserve is
+ * the same part.
+ */
 #define USER_PART	8
-/* A library registers at once. Where connections are short, one that has not in so long goes. */
+/*
+ * A library registers at once. A connection that has been silent for so long may be dropped when
+ * the table or a user's quota is full.
+ */
 #define SILENT_USEC	(5 * GCR_USEC_PER_SEC)
-/* Between looks for connections that may go. */
+/* Minimum time between two searches for connections to drop. */
 #define SWEEP_USEC	(100 * GCR_USEC_PER_MSEC)
 
 struct connection {
@@ -47,15 +53,15 @@ struct connection {
 	struct gcr_quota_charge charge;
 	int64_t accepted_usec;
 	struct gcr_process *process; /* once registered */
-	bool is_refused;	     /* it has registered, and is left to itself */
-	struct gcr_link *link;	     /* then, unless its library is too old for one: owns `fd` */
+	bool is_refused;	     /* registered, but not served */
+	struct gcr_link *link;	     /* once registered, unless the library is too old; owns `fd` */
 };
 
 struct gcr_registry {
 	struct gcr_daemon *daemon;
 	int listener;
-	int spare_fd;  /* given up for a moment when no other descriptor is left */
-	uint32_t most; /* connections at a time: descriptors have other uses too */
+	int spare_fd;  /* closed for a moment when no other descriptor is left */
+	uint32_t most; /* maximum of connections: descriptors have other uses too */
 	int64_t complained_usec;
 	int64_t swept_usec;
 	struct gcr_message message; /* large, and used by one thread only */
@@ -88,7 +94,10 @@ static void drop(struct gcr_registry *registry, struct connection *connection)
 	*connection = (struct connection){.fd = -1};
 }
 
-/* What its page says, which came with the message. -EPROTO: none did, or it is none. */
+/*
+ * Reads the page whose descriptor came with the message. -EPROTO: there was no descriptor, or it is
+ * no page.
+ */
 static int read_page(struct gcr_registry *registry, const struct connection *connection,
 		     struct gcr_page_facts *ret_facts)
 {
@@ -100,8 +109,9 @@ static int read_page(struct gcr_registry *registry, const struct connection *con
 }
 
 /*
- * A program that uses the GPUs of two vendors is served for one. The other's library keeps its
- * connection, so that it does not come again and again, and is asked for nothing.
+ * Keeps a connection without serving it: a program that uses the GPUs of two vendors is served for
+ * one only. The other library's connection stays open, so that the library does not reconnect again
+ * and again.
  */
 static void refuse(struct connection *connection, struct gcr_process *process,
 		   const struct gcr_vendor *vendor)
@@ -113,7 +123,7 @@ static void refuse(struct connection *connection, struct gcr_process *process,
 			process->vendor->backend->vendor, vendor->backend->vendor);
 }
 
-/* May it register? If not, it is dropped. */
+/* May the peer register? If not, drops the connection. */
 static bool check_peer(struct gcr_registry *registry, struct connection *connection)
 {
 	int r = gcr_peer_check(&connection->peer);
@@ -135,7 +145,7 @@ static void register_process(struct gcr_registry *registry, struct connection *c
 	int result;
 
 	if (!vendor->is_here) {
-		/* One that has handed memory over takes it back as long as nobody answers it. */
+		/* A library that has handed over memory takes it back while no daemon answers. */
 		gcr_message_payload(&registry->message, &registration, sizeof(registration));
 		if (registration.phase > GCR_PRELOAD_RUNNING)
 			drop(registry, connection);
@@ -146,7 +156,7 @@ static void register_process(struct gcr_registry *registry, struct connection *c
 	result = gcr_processes_claim_library(registry->daemon->processes, connection->peer.pid,
 					     connection->peer.start_ticks, vendor, &process);
 	if (result < 0) {
-		/* A library that is turned away comes again after a moment. */
+		/* The library retries after a moment. */
 		if (result != -ENOENT && result != -ESRCH && result != -EAGAIN)
 			complain(registry, connection->peer.pid, strerror(-result));
 		drop(registry, connection);
@@ -159,7 +169,7 @@ static void register_process(struct gcr_registry *registry, struct connection *c
 	}
 }
 
-/* Now that it is known whose connection this is: a library that can be talked to. */
+/* Creates the link, now that the connection's process is known. */
 static void make_link(struct gcr_registry *registry, struct connection *connection,
 		      const struct gcr_page_facts *facts)
 {
@@ -173,7 +183,7 @@ static void make_link(struct gcr_registry *registry, struct connection *connecti
 		drop(registry, connection);
 		return;
 	}
-	/* A verb may take it at once, and the loop watches its descriptor already. */
+	/* A verb may take the link at once, and the loop already watches its descriptor. */
 	if (gcr_link_create(connection->process, connection->fd,
 			    (uint32_t)(connection - registry->connections), &registration,
 			    TAKE_FD(message->fds[0]), facts, &connection->link) < 0) {
@@ -185,7 +195,9 @@ static void make_link(struct gcr_registry *registry, struct connection *connecti
 	gcr_process_tell_registered(connection->process);
 }
 
-/* One without a page is too old to be any but the first vendor's, and can only be frozen by that.
+/*
+ * A library without a page is so old that it can only be the first vendor's, and its process can
+ * only be frozen by the driver.
  */
 static void handle_registration(struct gcr_registry *registry, struct connection *connection)
 {
@@ -195,7 +207,10 @@ static void handle_registration(struct gcr_registry *registry, struct connection
 	if (connection->process || connection->is_refused)
 		return;
 	r = read_page(registry, connection, &facts);
-	/* Afterwards: reading may take a while, in which it can become another user's program. */
+	/*
+	 * After reading, which may take a while: the process may have become another user's
+	 * program.
+	 */
 	if (!check_peer(registry, connection))
 		return;
 	if (r < 0 && r != -EPROTO) {
@@ -226,7 +241,7 @@ static void handle_connection(void *context, uint32_t number)
 	if (result == -ETIMEDOUT)
 		return;
 	if (!result && connection->link) {
-		/* Else it is the answer to a request that was given up. */
+		/* Other messages are answers to abandoned requests. */
 		if (registry->message.header.type == GCR_MESSAGE_WANTED)
 			gcr_wanted_look(connection->process);
 		gcr_message_close_fds(&registry->message);
@@ -247,7 +262,10 @@ static void handle_connection(void *context, uint32_t number)
 		gcr_message_close_fds(&registry->message);
 }
 
-/* A connection that cannot be accepted would be offered again at once, for ever. */
+/*
+ * Accepts and closes a connection for which no descriptor is left: the listener would report it
+ * again at once, forever.
+ */
 static void turn_away(struct gcr_registry *registry)
 {
 	int fd;
@@ -260,7 +278,7 @@ static void turn_away(struct gcr_registry *registry)
 	complain(registry, 0, "no descriptor is left");
 }
 
-/* May it go, so that another one can come? */
+/* May this connection be dropped to make room for another? */
 static bool is_spare(const struct connection *connection, int64_t now_usec)
 {
 	if (connection->fd < 0)
@@ -283,8 +301,8 @@ static void sweep(struct gcr_registry *registry)
 }
 
 /*
- * A place in the table for a connection of @uid (see gcr_credentials_counted()), NULL. Users
- * together leave some to root.
+ * A free entry for a connection of @uid (see gcr_credentials_counted()), or NULL. A part of the
+ * table is reserved for root.
  */
 static struct connection *find_place(struct gcr_registry *registry, uid_t uid)
 {
@@ -303,7 +321,7 @@ static struct connection *find_place(struct gcr_registry *registry, uid_t uid)
 	return is_limited && used >= registry->most - registry->most / USER_PART ? NULL : place;
 }
 
-/* The same, counted: with words if there is none. */
+/* The same, charged to the user's quota. NULL, with @error set, if there is no room. */
 static struct connection *take_place(struct gcr_registry *registry, uid_t uid,
 				     struct gcr_quota_charge *charge, struct gcr_error *error)
 {
@@ -345,7 +363,7 @@ static void handle_listener(void *context, uint32_t number)
 	if (registry->daemon->only_uid != (uid_t)-1 && peer.uid != registry->daemon->only_uid)
 		return;
 	counted = gcr_credentials_counted(peer.pid, peer.uid);
-	/* Another process may have its number by now: one that is not limited, too. */
+	/* The pid may have been reused for a process without limits. */
 	if (!gcr_peer_is_alive(&peer))
 		return;
 	connection = take_place(registry, counted, &charge, &error);
@@ -375,7 +393,7 @@ static int listen_at(struct gcr_daemon *daemon, int *ret_listener)
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	_cleanup_close_ int listener = -1;
 
-	/* Through the descriptor: the directory's path may be longer than sun_path. */
+	/* By the descriptor: the directory's path may be longer than sun_path. */
 	snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/socket",
 		 daemon->runtime_fd);
 	unlinkat(daemon->runtime_fd, "socket", 0);
@@ -400,7 +418,7 @@ int gcr_registry_create(struct gcr_daemon *daemon, struct gcr_registry **ret_reg
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	registry->daemon = daemon;
 	registry->most = CONNECTIONS_MAX;
-	/* A connection has three at most: its socket, its process and its library's page. */
+	/* Each connection needs up to three descriptors: socket, pidfd and the library's page. */
 	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur / 6 < registry->most)
 		registry->most = (uint32_t)(limit.rlim_cur / 6);
 	if (registry->most < CONNECTIONS_MAX)
@@ -431,7 +449,7 @@ void gcr_registry_destroy(struct gcr_registry *registry)
 	if (!registry)
 		return;
 	unlinkat(registry->daemon->runtime_fd, "socket", 0);
-	/* No more can come; what has come may have sent something already. */
+	/* No more connections can arrive; those in the queue may have sent messages already. */
 	shutdown(registry->listener, SHUT_RDWR);
 	while ((fd = accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0)
 		gcr_receiver_close(fd, NULL);

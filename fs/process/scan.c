@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The scan: the thread that knows when to look for holders of device files, and that makes all
- * passes (fs/process/scan_pass.c). `lock` guards the numbers of passes; a pass itself runs without
- * it. Nothing here opens a device file: that would wake us.
+ * The scan's thread, which decides when to look for holders of device files and makes all passes
+ * (fs/process/scan_pass.c). `lock` guards the counters of passes; a pass itself runs without it. No
+ * code here opens a device file: the open would wake the scan.
  */
 #include "fs/process/scan.h"
 
@@ -32,13 +32,13 @@
 #define SAFETY_USEC  (30 * GCR_USEC_PER_SEC)
 #define NEVER	     INT64_MAX
 
-/* One of config.devices. */
+/* The watched files of one of config.devices. */
 struct device {
 	char *path;	  /* NULL: none */
 	char *directory;  /* of the file */
-	const char *name; /* its name there */
+	const char *name; /* of the file in `directory` */
 	char *sibling;	  /* NULL: none */
-	int watch;	  /* of the file, -1: none */
+	int watch;	  /* inotify watch of the file, -1: none */
 	int directory_watch;
 };
 
@@ -50,21 +50,21 @@ struct gcr_scan {
 	struct gcr_pass *pass;
 
 	pthread_mutex_t lock;
-	pthread_cond_t done; /* a pass that looks at everybody has ended */
-	bool is_asked;	     /* for a pass now */
-	bool is_due;	     /* one is due, but not more often than others */
-	uint64_t begun;	     /* passes that look at everybody, the one under way included */
-	uint64_t ended;	     /* likewise */
-	int result;	     /* of the last of these */
+	pthread_cond_t done; /* a full pass has ended */
+	bool is_asked;	     /* a pass is requested now */
+	bool is_due;	     /* a pass is due, within the rate limit */
+	uint64_t begun;	     /* full passes, including the current one */
+	uint64_t ended;	     /* full passes */
+	int result;	     /* of the last full pass */
 
 	pthread_t thread;
 	bool thread_runs;
 	int stop_fd;
-	int wake_fd;	/* is_asked or is_due is set */
-	int inotify_fd; /* -1: no watching, only safety passes */
+	int wake_fd;	/* signals is_asked or is_due */
+	int inotify_fd; /* -1: no watching, only periodic passes */
 };
 
-/* Look at everybody (@known: at those not known yet). Of the scan's thread. */
+/* Makes a pass over all processes (@known: over those not known yet). On the scan's thread. */
 static void make_pass(struct gcr_scan *scan, bool known)
 {
 	int r;
@@ -155,8 +155,8 @@ int gcr_scan_probe(struct gcr_scan *scan, pid_t pid, struct gcr_scan_holder *ret
 }
 
 /*
- * A context may come long after cuInit opened the compute device: what is opened then is the GPU's
- * own file, nvidia0 and so on. Their events say "look again", no more.
+ * Watches the GPUs' own files (nvidia0 and so on), whose opens only trigger a pass: a program may
+ * create a context, and open these files, long after cuInit has opened the compute device.
  */
 static void watch_siblings(struct gcr_scan *scan, const struct device *device)
 {
@@ -175,12 +175,14 @@ static void watch_siblings(struct gcr_scan *scan, const struct device *device)
 	}
 }
 
-/* (Re)watch a device file and its directory, as far as they exist. True if the file is new. */
+/*
+ * Watches a device file and its directory (again), as far as they exist. True if the file is new.
+ */
 static bool watch_device(struct gcr_scan *scan, struct device *device)
 {
 	int old = device->watch;
 
-	/* Watching what is watched already is harmless and gives the same number. */
+	/* Adding an existing watch is harmless and returns the same number. */
 	device->directory_watch = inotify_add_watch(scan->inotify_fd, device->directory,
 						    IN_CREATE | IN_MOVED_TO | IN_ONLYDIR);
 	device->watch = inotify_add_watch(scan->inotify_fd, device->path,
@@ -201,7 +203,10 @@ static bool watch(struct gcr_scan *scan)
 	return is_new;
 }
 
-/* What is in a directory that has changed: a device's file, or one beside it? */
+/*
+ * Is the event about a device's file, or a sibling, in a watched directory? *ret_is_directory: the
+ * event is from a watched directory.
+ */
 static bool is_of_device(const struct gcr_scan *scan, const struct inotify_event *event,
 			 bool *ret_is_directory)
 {
@@ -222,7 +227,7 @@ static bool is_of_device(const struct gcr_scan *scan, const struct inotify_event
 	return is_it;
 }
 
-/* The device whose file this event is about, NULL. */
+/* The device whose file this watch belongs to, or NULL. */
 static struct device *find_watched(struct gcr_scan *scan, int watch_number)
 {
 	for (size_t i = 0; i < GCR_SCAN_DEVICES_MAX; i++)
@@ -231,7 +236,7 @@ static struct device *find_watched(struct gcr_scan *scan, int watch_number)
 	return NULL;
 }
 
-/* Read what inotify has. True if a device file was opened, closed, made or replaced. */
+/* Reads the inotify events. True if a device file was opened, closed, created or replaced. */
 static bool read_events(struct gcr_scan *scan)
 {
 	char buffer[16384] __attribute__((aligned(__alignof__(struct inotify_event))));
@@ -285,7 +290,7 @@ static int milliseconds_until(int64_t time_usec)
 	return left_usec <= 0 ? 0 : (int)(left_usec / GCR_USEC_PER_MSEC) + 1;
 }
 
-/* Has a pass been asked for? *@ret_is_due: or is one due, which is not in such a hurry. */
+/* Has a pass been requested? *@ret_is_due: is a pass due within the rate limit? */
 static bool take_asked(struct gcr_scan *scan, bool *ret_is_due)
 {
 	eventfd_t unused;
@@ -304,7 +309,7 @@ static void *scan_thread(void *data)
 	struct gcr_scan *scan = data;
 	struct pollfd fds[3] = {
 		{.fd = scan->stop_fd, .events = POLLIN},
-		{.fd = scan->inotify_fd, .events = POLLIN}, /* -1 is passed over */
+		{.fd = scan->inotify_fd, .events = POLLIN}, /* -1 is ignored */
 		{.fd = scan->wake_fd, .events = POLLIN},
 	};
 	int64_t due_usec = 0; /* the first pass */
@@ -354,15 +359,14 @@ static void *scan_thread(void *data)
 static int start_watching(struct gcr_scan *scan)
 {
 	scan->inotify_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-	/* The user's inotify instances are used up: slower to notice, but no reason not to serve.
-	 */
+	/* The user's inotify instances are used up: the scan notices changes later, but works. */
 	if (scan->inotify_fd < 0 && errno != EMFILE && errno != ENOSYS)
 		return -errno;
 	watch(scan);
 	return 0;
 }
 
-/* Signals are for the daemon's other threads. */
+/* Blocks all signals in the thread: the daemon's other threads handle them. */
 static int start_thread(struct gcr_scan *scan)
 {
 	sigset_t all;
@@ -377,7 +381,7 @@ static int start_thread(struct gcr_scan *scan)
 	return r;
 }
 
-/* -ENAMETOOLONG. */
+/* Returns 0 or -ENAMETOOLONG. */
 static int copy_wanted(const struct gcr_scan_device *from, struct gcr_scan_wanted_device *to)
 {
 	if (strlen(from->path) >= sizeof(to->path))
@@ -444,7 +448,7 @@ int gcr_scan_create(const struct gcr_scan_config *config, struct gcr_scan **ret_
 	r = start_watching(scan);
 	if (r < 0)
 		goto fail;
-	/* before the first pass, whose callback may want to probe */
+	/* Before the first pass, whose callback may probe. */
 	*ret_scan = scan;
 	r = start_thread(scan);
 	if (r < 0) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The late looks: late->lock guards the table of processes; a look is made without it. */
+/* Late looks: late->lock guards the table of processes; looks are made without it. */
 #include "fs/process/scan_late.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 #define BUCKETS	  256
 #define SLOW_USEC (50 * GCR_USEC_PER_MSEC)
-#define REST_USEC (1 * GCR_USEC_PER_SEC) /* no longer than that */
+#define REST_USEC (1 * GCR_USEC_PER_SEC) /* longest rest */
 
 struct late_entry {
 	struct late_entry *next;
@@ -23,10 +23,10 @@ struct late_entry {
 	bool is_slow;
 	bool is_asked; /* by the pass under way */
 	bool has_found;
-	unsigned int none_count; /* looks in a row that have found no device */
+	unsigned int none_count; /* consecutive looks without a device */
 	unsigned int reported;	 /* devices, by the last pass */
 	uint64_t queued_number;
-	uint64_t served_number; /* of the last look at any of its owner's */
+	uint64_t served_number; /* of the last look at any process of the owner */
 	struct gcr_scan_found found;
 };
 
@@ -50,7 +50,7 @@ static struct late_entry *find_locked(struct gcr_late *late, pid_t pid)
 	return entry;
 }
 
-/* Of the owner that was served the longest ago, the process that waits for the longest time. */
+/* The next entry: of the owner that was served longest ago, the process queued first. */
 static struct late_entry *pick_locked(struct gcr_late *late)
 {
 	struct late_entry *first = NULL;
@@ -83,13 +83,16 @@ static uint64_t served_number_locked(const struct gcr_late *late, uid_t owner)
 	return 0;
 }
 
-/* Has the process gone, or are we not to see it? Any other failure tells nothing of the process. */
+/* Has the process ended, or is it hidden from us? Other failures say nothing about the process. */
 static bool holds_none(int result)
 {
 	return result == -ESRCH || result == -ENOENT || result == -EACCES;
 }
 
-/* True: it is not what was reported. One that nothing was found out about is as it was known. */
+/*
+ * Records the result of a look. True: the result differs from the reported devices. A look without
+ * a result leaves the known state.
+ */
 static bool note_found_locked(struct gcr_late *late, pid_t pid, int result, unsigned int devices,
 			      uint64_t start_ticks, int64_t took_usec)
 {
@@ -108,7 +111,7 @@ static bool note_found_locked(struct gcr_late *late, pid_t pid, int result, unsi
 	return entry->found.devices != entry->reported;
 }
 
-/* Look at the next one; the time that it has taken, -1: there is none. */
+/* Makes the next look; returns its duration, or -1 if none is queued. */
 static int64_t look_at_next(struct gcr_late *late)
 {
 	int64_t began_usec = gcr_clock_usec();
@@ -140,7 +143,7 @@ static int64_t look_at_next(struct gcr_late *late)
 	return gcr_clock_usec() - began_usec;
 }
 
-/* For so long, or (-1) until there is something to do. False: it is the end. */
+/* Rests for so long, or (-1) until a look is queued. False: the thread has to end. */
 static bool rest(struct gcr_late *late, int64_t usec)
 {
 	struct timespec until = gcr_clock_after(usec < REST_USEC ? usec : REST_USEC);
@@ -173,7 +176,7 @@ int gcr_late_create(const struct gcr_late_config *config, struct gcr_late **ret_
 	late->config = *config;
 	pthread_mutex_init(&late->lock, NULL);
 	pthread_cond_init(&late->changed, NULL);
-	/* Signals are for the daemon's other threads. */
+	/* The daemon's other threads handle signals. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	r = -pthread_create(&late->thread, NULL, late_thread, late);

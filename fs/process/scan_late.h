@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Looks that passes of the scan have put off: a thread makes them one after the other, each with
- * all the time that a look at one process may take, owners in turn. Between two it rests for as
- * long as the look has taken. Thread-safe.
+ * Late looks: a thread looks at the processes that passes of the scan have put off, one after the
+ * other, owners in turn. Each look may take the full time allowed for one process; the thread then
+ * rests for as long as the look has taken. Thread-safe.
  */
 #ifndef GCR_FS_PROCESS_SCAN_LATE_H
 #define GCR_FS_PROCESS_SCAN_LATE_H
@@ -18,38 +18,41 @@ struct gcr_late;
 struct gcr_late_config {
 	int (*look)(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int *ret_devices,
 		    uint64_t *ret_start_ticks);
-	const struct gcr_scan_wanted *wanted; /* stays the caller's */
-	/* A look has found something else than the last pass reported. No lock is held. */
+	const struct gcr_scan_wanted *wanted; /* owned by the caller */
+	/* A look has found other devices than the last pass reported. No lock is held. */
 	void (*changed)(void *data);
 	void *data;
 };
 
 /* Starts the thread. */
 int gcr_late_create(const struct gcr_late_config *config, struct gcr_late **ret_late);
-/* Ends it, after the look that it makes. NULL is allowed. */
+/* Stops the thread, after its current look. NULL is allowed. */
 void gcr_late_destroy(struct gcr_late *late);
 
-/* A pass begins; those for which it does not ask are forgotten at its end. */
+/*
+ * Brackets a pass: gcr_late_end() forgets the processes for which the pass did not call
+ * gcr_late_ask().
+ */
 void gcr_late_begin(struct gcr_late *late);
 void gcr_late_end(struct gcr_late *late);
 
-/* Has a look at it taken long, or not come to an end? Then a pass does not even try. */
+/* Has a look at the process taken long, or not completed? Then a pass skips the process. */
 bool gcr_late_is_slow(struct gcr_late *late, pid_t pid);
 
 /*
- * A pass has put this process off: it is to be looked at. @is_slow: because of itself. True: it has
- * been looked at before, and this is what was found: no device, or some.
+ * Queues a look at a process that a pass has put off. @is_slow: the process itself caused that.
+ * Returns true if an earlier late look has a result (devices, or none), in *ret_found.
  */
 bool gcr_late_ask(struct gcr_late *late, pid_t pid, uid_t owner, bool is_slow,
 		  struct gcr_scan_found *ret_found);
-/* What the pass reports of it. */
+/* Records the devices that the pass reports for the process. */
 void gcr_late_report(struct gcr_late *late, pid_t pid, unsigned int devices);
 
-/* Another look has just found that it holds @devices. */
+/* Records that another look has just found the process to hold @devices. */
 void gcr_late_note_devices(struct gcr_late *late, pid_t pid, unsigned int devices,
 			   uint64_t start_ticks);
 
-/* Have two looks one after the other found no device? */
+/* Have two consecutive looks found no device? */
 bool gcr_late_holds_none(struct gcr_late *late, pid_t pid);
 
 #endif

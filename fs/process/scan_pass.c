@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Passes. What they keep from one to the next belongs to the thread that makes them, but for the
- * list of what is unknown, which pass->lock guards.
+ * Passes of the scan. Their state belongs to the thread that makes the passes, except for the list
+ * of unknown processes, which pass->lock guards.
  */
 #include "fs/process/scan_pass.h"
 
@@ -22,12 +22,15 @@
 #include "lib/proc_source.h"
 #include "lib/procfs.h"
 
-/* Of one pass: of an owner; of root, or the daemon's own user; of all owners but these. */
+/*
+ * Time limits of one pass: for one owner; for root or the daemon's own user; for all other owners
+ * together.
+ */
 #define SHARE_USEC	   (200 * GCR_USEC_PER_MSEC)
 #define SHARE_TRUSTED_USEC (2 * GCR_USEC_PER_SEC)
 #define SHARE_ALL_USEC	   (800 * GCR_USEC_PER_MSEC)
 
-#define BATCH 256 /* processes in one request */
+#define BATCH 256 /* processes per request */
 
 struct holders {
 	struct gcr_scan_holder *list;
@@ -35,13 +38,13 @@ struct holders {
 	size_t room;
 };
 
-/* A process that is to be looked at. */
+/* A process to look at. */
 struct subject {
 	pid_t pid;
 	uid_t owner;
-	int64_t used_usec; /* by its owner in the last pass: who used little is served first */
-	bool is_done;	   /* looked at; else put off */
-	bool is_slow;	   /* put off because of itself */
+	int64_t used_usec; /* by its owner in the last pass: smaller values come first */
+	bool is_done;	   /* has been looked at; else put off */
+	bool is_slow;	   /* put off because the process blocks looks */
 	struct gcr_scan_found found;
 };
 
@@ -51,7 +54,7 @@ struct subjects {
 	size_t room;
 };
 
-/* What an owner has used of a pass. */
+/* The time that an owner has used in a pass. */
 struct use {
 	uid_t owner;
 	int64_t used_usec;
@@ -67,16 +70,16 @@ struct gcr_pass {
 	const struct gcr_scan_config *config;
 	const struct gcr_scan_wanted *wanted;
 	struct gcr_late *late;
-	struct holders last; /* what was reported */
-	struct uses uses;    /* of the pass under way, or of the last */
-	int64_t all_usec;    /* used of it by all owners that are not trusted */
+	struct holders last; /* the last report */
+	struct uses uses;    /* of the current pass, or of the last one */
+	int64_t all_usec;    /* used in it by all owners that are not trusted */
 
 	pthread_mutex_t lock;
-	pid_t *unknown; /* which the last pass has put off */
+	pid_t *unknown; /* put off by the last pass */
 	size_t unknown_count;
 };
 
-/* Room for one more of the lists above. */
+/* Makes room for one more element of the lists above. 0 or -ENOMEM. */
 #define GROW(array)                                                                           \
 	({                                                                                    \
 		size_t room_ = (array)->room ? (array)->room * 2 : 64;                        \
@@ -159,7 +162,7 @@ static struct use *find_use(const struct uses *uses, uid_t owner)
 	return NULL;
 }
 
-/* How much of the pass under way is left to an owner. */
+/* The rest of an owner's share in the current pass. */
 static int64_t share_left(const struct gcr_pass *pass, uid_t owner)
 {
 	const struct use *use = find_use(&pass->uses, owner);
@@ -192,7 +195,7 @@ static uid_t owner_of(const struct gcr_pass *pass, pid_t pid)
 	return pass->config->owner_of ? pass->config->owner_of(pid) : 0;
 }
 
-/* One by one, by whom the scan was given for that. */
+/* Looks one by one, with the scan's configured function. */
 static int look_each(const struct gcr_pass *pass, const pid_t *pids, size_t count,
 		     int64_t budget_usec, struct gcr_scan_found *ret_found, size_t *ret_done)
 {
@@ -212,7 +215,7 @@ static int look_each(const struct gcr_pass *pass, const pid_t *pids, size_t coun
 	return 0;
 }
 
-/* @count (at most BATCH) of one owner's. */
+/* Looks at @count processes (at most BATCH) of one owner. */
 static int look_at_batch(const struct gcr_pass *pass, struct subject *subjects, size_t count,
 			 int64_t budget_usec, size_t *ret_done)
 {
@@ -240,7 +243,10 @@ static int look_at_batch(const struct gcr_pass *pass, struct subject *subjects, 
 	return 0;
 }
 
-/* Those of one owner that stand together. -ENOMEM, -EMFILE: looks fail whomever they are at. */
+/*
+ * Looks at consecutive processes of one owner, within the share. -ENOMEM, -EMFILE, -ENFILE: looks
+ * fail for lack of resources, whatever the process.
+ */
 static int look_at_owner(struct gcr_pass *pass, struct subject *subjects, size_t count)
 {
 	uid_t owner = subjects->owner;
@@ -258,7 +264,7 @@ static int look_at_owner(struct gcr_pass *pass, struct subject *subjects, size_t
 		note_use(pass, owner, gcr_clock_usec() - began_usec);
 		if (is_no_room(r))
 			return r;
-		/* No helper is to be had for him. */
+		/* No helper is available for this owner. */
 		if (r < 0 || !done)
 			return 0;
 		subjects += done;
@@ -293,7 +299,7 @@ static int look_at(struct gcr_pass *pass, struct subjects *subjects)
 
 /* ---- a pass ---- */
 
-/* One that does not say is taken for the same: a pidfd tells of its end. */
+/* Has the process this start time? If unreadable, assume so: the pidfd reports an end. */
 static bool start_is(pid_t pid, uint64_t start_ticks)
 {
 	struct gcr_proc_stat stat;
@@ -320,7 +326,10 @@ static int add_subject(const struct gcr_pass *pass, const struct uses *before, p
 	return r;
 }
 
-/* Everybody's, or (@known) of those that were not reported before: these go to @found. */
+/*
+ * Lists the processes to look at, of all owners. With @known, processes that were reported before
+ * go to @found instead. Slow processes go to @slow.
+ */
 static int find_subjects(struct gcr_pass *pass, const struct uses *before, bool known,
 			 struct subjects *subjects, struct subjects *slow, struct holders *found)
 {
@@ -357,7 +366,7 @@ static int find_subjects(struct gcr_pass *pass, const struct uses *before, bool 
 	}
 }
 
-/* What is reported of one that was put off: as it was seen since, or last. */
+/* Adds a process that was put off with its state of a later look, or else its last state. */
 static int take_put_off(struct gcr_pass *pass, const struct subject *subject, struct holders *found)
 {
 	const struct gcr_scan_holder *old = find_last(pass, subject->pid);
@@ -388,14 +397,14 @@ static int take_found(struct gcr_pass *pass, const struct subject *subject, stru
 		.start_ticks = subject->found.start_ticks,
 	};
 
-	/* Ended, or not ours to look at: no holder. */
+	/* The process has ended, or is hidden from us: no holder. */
 	if (subject->found.error || !holder.devices ||
 	    (pass->config->ignore && pass->config->ignore(subject->pid, pass->config->data)))
 		return 0;
 	return add_holder(found, &holder);
 }
 
-/* Of all that were to be looked at. Those put off go to @put_off. */
+/* Collects the results of all subjects. Those put off are also added to @put_off. */
 static int take_all(struct gcr_pass *pass, const struct subjects *subjects, struct holders *found,
 		    pid_t *put_off, size_t *count)
 {
@@ -414,7 +423,7 @@ static int take_all(struct gcr_pass *pass, const struct subjects *subjects, stru
 	return r;
 }
 
-/* Look; *@ret_put_off is the caller's. */
+/* Makes the looks of a pass; the caller frees *@ret_put_off. */
 static int walk(struct gcr_pass *pass, bool known, struct holders *found, pid_t **ret_put_off,
 		size_t *ret_count)
 {
@@ -464,7 +473,7 @@ int gcr_pass_run(struct gcr_pass *pass, bool known)
 	pass->last = found;
 	found = (struct holders){};
 	pass->config->pass(pass->last.list, pass->last.count, pass->config->data);
-	/* Not before: of a process that is not in this list the pass has told. */
+	/* After the report: a process missing from this list has been covered by it. */
 	GCR_LOCK_SCOPE(&pass->lock);
 	free(pass->unknown);
 	pass->unknown = put_off;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * One pass over the machine's processes, for fs/process/scan.c. Each owner has a share of a pass's
- * time, so that no one's processes keep others' waiting: an owner whose looks took the least the
- * last time comes first, and when a share is used up the rest of its owner's processes is put off
- * (fs/process/scan_late.h) and stays what was last known of it.
+ * time, so that one owner's processes do not delay the looks at others'. Owners whose looks took
+ * the least time in the last pass come first. When a share is used up, the rest of that owner's
+ * processes are put off (fs/process/scan_late.h) and keep their last known state.
  */
 #ifndef GCR_FS_PROCESS_SCAN_PASS_H
 #define GCR_FS_PROCESS_SCAN_PASS_H
@@ -13,20 +13,20 @@
 struct gcr_pass;
 
 /*
- * @config and @wanted stay the caller's. @changed: a look that was put off has found something new,
- * so that another pass is due; from any thread, no lock is held.
+ * The caller owns @config and @wanted. @changed: a late look has found a difference, and another
+ * pass is due; called on any thread, with no lock held.
  */
 int gcr_pass_create(const struct gcr_scan_config *config, const struct gcr_scan_wanted *wanted,
 		    void (*changed)(void *data), void *data, struct gcr_pass **ret_pass);
 void gcr_pass_destroy(struct gcr_pass *pass); /* NULL is allowed */
 
 /*
- * Look at everybody (@known: at those not known yet) and report it. By one thread at a time.
- * -errno: /proc could not be read, or -ENOMEM; then nothing is reported.
+ * Makes and reports a pass over all processes (@known: over those not known yet). One thread at a
+ * time. -errno: /proc could not be read, or -ENOMEM; then nothing is reported.
  */
 int gcr_pass_run(struct gcr_pass *pass, bool known);
 
-/* Likewise, while a pass is being reported: as gcr_scan_look_again(). */
+/* On the same thread, while a pass is being reported: as gcr_scan_look_again(). */
 void gcr_pass_look_again(struct gcr_pass *pass, const pid_t *pids, size_t count,
 			 bool *ret_holds_none);
 
@@ -37,7 +37,7 @@ int gcr_pass_unknown(struct gcr_pass *pass, pid_t **ret_pids, size_t *ret_count)
 size_t gcr_pass_put_off(struct gcr_pass *pass);
 
 /*
- * Does the process behind the directory @process_fd (/proc/PID) hold and map a device? As
+ * Does the process with the directory @process_fd (/proc/PID) hold and map a device? As
  * gcr_scan_probe().
  */
 int gcr_pass_holds_device(struct gcr_pass *pass, int process_fd, pid_t pid,

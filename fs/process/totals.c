@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sums over all processes. Each process is looked at under its lock, one after the other: the sums
- * are of a moment as long as that takes.
+ * Sums over all processes. Each process is read under its lock, one after the other, so the sums do
+ * not describe a single moment.
  */
 #include "fs/process/totals.h"
 
@@ -12,7 +12,7 @@
 #include "fs/process/process.h"
 #include "fs/store/store.h"
 
-/* What the files of a frozen process have, and what its driver keeps for a thaw. */
+/* Adds the files of a frozen process, and the VRAM contents that its driver keeps for a thaw. */
 static void add_held(struct gcr_totals *totals, const struct gcr_gpus_reply *reply,
 		     const struct gcr_snapshot *snapshot, const struct gcr_share *shares,
 		     unsigned int shares_count)
@@ -30,9 +30,9 @@ static void add_held(struct gcr_totals *totals, const struct gcr_gpus_reply *rep
 }
 
 /*
- * What it has in use of each GPU, as the driver counts it, and what has come back to it at a thaw,
- * which the driver counts for no process. Its library knows no GPU of that: it is added where the
- * process has one GPU only.
+ * Adds the VRAM in use per GPU, as counted by the driver, and the memory imported at a thaw, which
+ * the driver counts for no process. The library reports that without a GPU, so it is added only if
+ * the process has one GPU.
  */
 static void add_used(struct gcr_totals *totals, const struct gcr_gpus_reply *reply,
 		     struct gcr_process *process, bool is_running)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The driver checkpoints a process that shares GPU memory and can never restore it (measured), so
- * where sharing cannot be seen its signs count: libraries that share are mapped in both processes.
+ * Detection of unobserved sharing. The driver checkpoints a process that shares GPU memory and can
+ * never restore it (measured). Where sharing cannot be observed, its signs count: both processes
+ * have mapped a library that shares memory.
  */
 #include "fs/process/unseen.h"
 
@@ -19,13 +20,13 @@
 #include "lib/procfs.h"
 #include "lib/sharing_sign.h"
 
-#define FILE_BYTES	64 /* of a file's name that is shown */
-#define GENERATIONS_MAX 64 /* a bound for what changes while we look */
+#define FILE_BYTES	64 /* of a displayed file name */
+#define GENERATIONS_MAX 64 /* bounds the walk, which races with changes */
 #define PASS_USEC	(10 * GCR_USEC_PER_SEC)
-#define UNKNOWN_USEC	(10 * GCR_USEC_PER_SEC) /* for looks at those which it has put off */
+/* For looks at processes that the pass has put off. */
+#define UNKNOWN_USEC	(10 * GCR_USEC_PER_SEC)
 
-/* The files of each library that a process has mapped: the first one's name, "" if there is none.
- */
+/* For each sharing library, the first mapped file's name; "" if none is mapped. */
 struct signs {
 	bool any;
 	char files[GCR_SHARERS][FILE_BYTES];
@@ -45,14 +46,14 @@ static int note_sign(const char *path, void *data)
 	return 0;
 }
 
-/* The one place that looks at a process's mappings. -ESRCH, -EACCES, -ENOMEM. */
+/* Reads a process's mappings; the only place that does. -ESRCH, -EACCES, -ENOMEM. */
 static int look(pid_t pid, struct signs *ret_signs)
 {
 	*ret_signs = (struct signs){0};
 	return gcr_proc_each_mapping(pid, note_sign, ret_signs);
 }
 
-/* It reads `status` alone, which no process can keep from being read. */
+/* Reads only `status`, which no process can make unreadable. */
 static bool is_ancestor(pid_t ancestor, pid_t pid)
 {
 	struct gcr_proc_status status;
@@ -68,8 +69,9 @@ static bool is_ancestor(pid_t ancestor, pid_t pid)
 }
 
 /*
- * Siblings count only as processes of one user: they may be the ranks of one launcher, but also
- * orphans of several users, whose init, a container's too, has adopted them.
+ * Is one the ancestor of the other? Siblings do not count here, but only if they belong to one
+ * user: siblings may be ranks of one launcher, but also orphans of several users adopted by init
+ * (or a container's).
  */
 static bool is_of_one_line(pid_t one, pid_t other)
 {
@@ -84,7 +86,10 @@ static bool is_of_one_user(pid_t one, pid_t other)
 	       status.effective_uid == other_status.effective_uid;
 }
 
-/* Two that share have both called the driver for it, and its library has seen that. */
+/*
+ * Does the preload library report that the process shares nothing? Both sides of a sharing have
+ * called the driver for it, and the library has observed such calls.
+ */
 static bool shares_nothing(struct gcr_process *process)
 {
 	struct gcr_page_facts facts;
@@ -124,14 +129,14 @@ static int check_other(struct gcr_process *process, const struct signs *signs,
 		return 0;
 	if (r == -ENOMEM)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	/* One that must not be looked at may have any of them. */
+	/* A process that must not be looked at may have mapped any of them. */
 	for (int i = GCR_SHARER_NONE + 1; i < GCR_SHARERS; i++)
 		if (*signs->files[i] && (r < 0 || *there.files[i]))
 			return refuse((enum gcr_sharer)i, signs->files[i], other, error);
 	return 0;
 }
 
-/* Does the list have it? Then check_other() has judged it. */
+/* Is the pid in the list? Then check_other() has judged the process. */
 static bool is_listed(struct gcr_process **list, size_t count, pid_t pid)
 {
 	for (size_t i = 0; i < count; i++)
@@ -153,8 +158,8 @@ static int refuse_unknown(enum gcr_sharer sharer, const char *file, pid_t other,
 }
 
 /*
- * A process that passes have put off may use a GPU. It counts if it would as a GPU process, and has
- * mapped what both would share by; then it is looked at alone, with more time.
+ * Checks a process that passes have put off, which may use a GPU. If it would count as a GPU
+ * process, and has mapped the same sharing library, it is looked at alone, with more time.
  */
 static int check_unknown(struct gcr_process *process, const struct signs *signs, pid_t other,
 			 struct gcr_error *error)
@@ -186,7 +191,7 @@ static int check_unknown(struct gcr_process *process, const struct signs *signs,
 	return r;
 }
 
-/* Those that a pass has put off, and that are not in the list. */
+/* Checks the processes that a pass has put off and that are not in the list. */
 static int check_all_unknown(struct gcr_process *process, const struct signs *signs,
 			     const pid_t *unknown, size_t unknown_count, struct gcr_process **list,
 			     size_t count, struct gcr_error *error)
@@ -208,7 +213,7 @@ static int check_all_unknown(struct gcr_process *process, const struct signs *si
 	return r;
 }
 
-/* All GPU processes, as of a pass that begins now: the other one may have begun a moment ago. */
+/* Waits for a pass that begins now, so that a process that has just started is included. */
 static int look_at_all(struct gcr_process *process, struct gcr_error *error)
 {
 	struct gcr_scan *scan = process->daemon->scan;
@@ -248,7 +253,7 @@ int gcr_unseen_check(struct gcr_process *process, struct gcr_error *error)
 	r = look_at_all(process, error);
 	if (r < 0)
 		return r;
-	/* In this order: what another pass sees in between is in the one or in the other. */
+	/* In this order: a process found by a pass in between is in one of the two lists. */
 	r = process->daemon->scan
 		    ? gcr_scan_unknown(process->daemon->scan, &unknown, &unknown_count)
 		    : 0;

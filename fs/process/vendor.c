@@ -37,7 +37,7 @@ struct gcr_vendor *gcr_vendor_of_library(struct gcr_daemon *daemon, uint32_t fla
 
 int gcr_vendor_set_links(struct gcr_vendor *vendor, const char *device_directory, bool simulated)
 {
-	/* The simulator's memory is files, whatever the vendor. */
+	/* The simulator's memory consists of files, whatever the vendor. */
 	static const char *const all[] = {"", NULL};
 	const char *const *links = simulated ? all : vendor->backend->memory_links;
 

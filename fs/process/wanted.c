@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One look at a process's page. Whoever waits there while it is still being frozen may go on if
- * that fails: so only what is frozen is told of. process->lock guards wanted_usec, which a thaw
- * sets back (fs/process/process.c).
+ * Reads a process's page. Only a frozen process is reported: while a freeze is under way it may
+ * still fail, and a waiting thread would continue. process->lock guards wanted_usec, which a thaw
+ * resets (fs/process/process_state.c).
  */
 #include "fs/process/wanted.h"
 
@@ -20,7 +20,7 @@ static void put_event_locked(struct gcr_process *process)
 			     "%d %s wanted", (int)process->pid, generation);
 }
 
-/* Would it be told, if it wants its GPU? Lock: process. */
+/* Would a wish be reported now? Lock: process. */
 static bool is_news_locked(const struct gcr_process *process)
 {
 	return process->state == GCR_STATE_FROZEN && !process->wanted_usec;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Who of the frozen wants its GPU back: a thread of it is held up in a call that needs it, says its
- * preload library. The page says so (the level), a message says that there is something to see (the
- * edge), and one that was lost is made good by the sampler.
+ * Detects frozen processes that want their GPU back: the preload library holds a thread in a call
+ * that needs the GPU. The library's page says so (the level), and a message announces the change
+ * (the edge); the sampler makes up for a lost message.
  */
 #ifndef GCR_FS_PROCESS_WANTED_H
 #define GCR_FS_PROCESS_WANTED_H
 
 #include "fs/process/process.h"
 
-/* Look now, and tell of it once a freeze. Any thread, no lock held. */
+/* Reads the page now, and reports the wish once per freeze. Any thread, no lock held. */
 void gcr_wanted_look(struct gcr_process *process);
 
 #endif

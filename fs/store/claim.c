@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Room that is made before it is promised: what verbs are about to need of the store. Whoever makes
- * room (fs/verb/reclaim.h) claims it as soon as it is there, so that several of them do not count
- * on the same bytes; nothing else looks at claims. A claim ends when the room is promised, or the
- * verb is over.
+ * Claims: room that verbs are about to need of the store, made before it is promised. A verb that
+ * makes room (fs/verb/reclaim.h) claims the room as soon as there is enough, so that several verbs
+ * do not count on the same bytes; other promises of room ignore claims, but claims count for a
+ * user's quota. A claim ends when the room is promised, or when the verb is over.
  */
 #include "fs/store/store_private.h"
 
@@ -12,9 +12,9 @@
 
 #include "lib/clock.h"
 
-/* A worker begins to give up its registrations of files that are gone after a third of a second. */
+/* A worker begins to unregister files that have been removed after a third of a second. */
 #define HELD_USEC (2 * GCR_USEC_PER_SEC)
-/* Nobody tells when it has. */
+/* Polling interval: there is no notification when the worker has finished. */
 #define LOOK_USEC (20 * GCR_USEC_PER_MSEC)
 
 uint64_t gcr_snapshot_cost(const struct gcr_extent *extents, size_t count)
@@ -27,8 +27,8 @@ uint64_t gcr_snapshot_cost(const struct gcr_extent *extents, size_t count)
 }
 
 /*
- * May somebody still have files that were unlinked? The driver takes seconds for what is large: as
- * long as more and more becomes free, it goes on. Lock: store.
+ * May workers still have unlinked files open? The driver takes seconds to release large ones: as
+ * long as the free memory keeps growing, the time limit starts again. Lock: store.
  */
 static bool is_held_locked(struct gcr_store *store, int64_t now_usec)
 {
@@ -73,7 +73,7 @@ bool gcr_store_wait_going(struct gcr_store *store, bool with_held)
 	return has_waited;
 }
 
-/* Where the one of this process is, or would be. Lock: store. */
+/* The link to the claim of this process, or to the end of the list. Lock: store. */
 static struct gcr_store_claim **find_locked(struct gcr_store *store, pid_t pid,
 					    uint64_t start_ticks)
 {
@@ -123,7 +123,10 @@ void gcr_store_use_claim(struct gcr_store *store, pid_t pid, uint64_t start_tick
 	pthread_mutex_unlock(&store->lock);
 }
 
-/* What the next freeze of a process uses again, or gives back first. Lock: store. */
+/*
+ * Bytes of kept snapshots of this process, which its next freeze reuses or gives back first. Lock:
+ * store.
+ */
 static uint64_t own_kept_locked(const struct gcr_store *store, pid_t pid, uint64_t start_ticks)
 {
 	uint64_t bytes = 0;
@@ -134,7 +137,7 @@ static uint64_t own_kept_locked(const struct gcr_store *store, pid_t pid, uint64
 	return bytes;
 }
 
-/* The pool gives way by itself. Lock: store. */
+/* Pool files are not counted as used, because the pool gives way by itself. Lock: store. */
 static int check_locked(struct gcr_store *store, uint64_t bytes, uint64_t *ret_missing,
 			struct gcr_error *error)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The thread of the pool: it decides which files each pool has, makes them, faults in their pages
- * and removes those that were given up; all of it with low priority.
+ * The thread of the pool: decides which files each pool has, makes them, faults in their pages and
+ * removes files that were given up; all of this with low priority.
  */
 #include "fs/store/store_private.h"
 
@@ -14,7 +14,7 @@
 #include "lib/proc_cgroup.h"
 
 #define LOWEST_PRIORITY 19
-/* A page that could not be had is asked for again after this. */
+/* Pause before the next attempt when a page could not be allocated. */
 #define RETRY_USEC	(2 * GCR_USEC_PER_SEC)
 
 static int compare_bytes(const void *left, const void *right)
@@ -25,7 +25,10 @@ static int compare_bytes(const void *left, const void *right)
 	return (a < b) - (a > b);
 }
 
-/* Those of the wanted files that may be, the first ones of them, the largest first. Lock: store. */
+/*
+ * The wanted sizes that fit into the limits, chosen in order of importance, sorted with the largest
+ * first; the caller frees the array. Lock: store.
+ */
 static uint64_t *allowed_locked(struct gcr_store *store, const struct gcr_pool *pool,
 				size_t *ret_count)
 {
@@ -61,7 +64,7 @@ static uint64_t *allowed_locked(struct gcr_store *store, const struct gcr_pool *
 	return allowed;
 }
 
-/* A further file; NULL if that is not possible before others have been removed. Lock: store. */
+/* Adds a file; NULL if other files have to be removed first. Lock: store. */
 static struct gcr_pool_file *add_file_locked(struct gcr_store *store, uint64_t bytes)
 {
 	uint64_t cost = gcr_store_cost(bytes);
@@ -81,7 +84,7 @@ static struct gcr_pool_file *add_file_locked(struct gcr_store *store, uint64_t b
 	return file;
 }
 
-/* Make @pool hold what is wanted. Lock: store. */
+/* Make @pool hold the wanted files. Lock: store. */
 static void adjust_locked(struct gcr_store *store, struct gcr_pool *pool)
 {
 	_cleanup_free_ struct gcr_pool_file **sorted = NULL;
@@ -139,7 +142,7 @@ static int open_pool_file(struct gcr_store *store, const struct gcr_pool_file *c
 	return TAKE_FD(fd);
 }
 
-/* Not with memory that others will soon want. */
+/* The pool does not use memory that other processes will soon want. */
 static bool host_has(uint64_t bytes)
 {
 	_cleanup_free_ char *what = NULL;
@@ -149,7 +152,7 @@ static bool host_has(uint64_t bytes)
 	       room > bytes + 2 * GCR_STORE_MEMORY_MARGIN_BYTES;
 }
 
-/* Until it is taken away. Lock: store; let go meanwhile. */
+/* Fault in the pages until the file is taken away. Lock: store; released during the work. */
 static int fill_locked(struct gcr_store *store, const struct gcr_pool_file *file, int fd)
 {
 	uint64_t bytes = file->bytes;
@@ -167,7 +170,10 @@ static int fill_locked(struct gcr_store *store, const struct gcr_pool_file *file
 	return store->stopping ? -ECANCELED : result;
 }
 
-/* It could not be filled: nothing further for now, there may be memory later. Lock: store. */
+/*
+ * The file could not be filled: give the file up and make no other for a while, until there may be
+ * memory. Lock: store.
+ */
 static void give_up_filling_locked(struct gcr_store *store, struct gcr_pool_file *file)
 {
 	for (struct gcr_pool *pool = store->pools; pool; pool = pool->next) {
@@ -184,7 +190,7 @@ static void give_up_filling_locked(struct gcr_store *store, struct gcr_pool_file
 	}
 }
 
-/* Make it, if it is new, and fault in its pages. Lock: store; let go meanwhile. */
+/* Make the file, if it is new, and fault in its pages. Lock: store; released during the work. */
 static void work_on_locked(struct gcr_store *store, struct gcr_pool_file *file)
 {
 	struct gcr_pool_file copy = *file;
@@ -201,7 +207,10 @@ static void work_on_locked(struct gcr_store *store, struct gcr_pool_file *file)
 		file->made |= fd >= 0;
 		result = fd < 0 ? -ENOMEM : fill_locked(store, file, fd);
 	} else if (!copy.made) {
-		/* Given up before it was made; one that was made may be a snapshot's by now. */
+		/*
+		 * The file was given up before it was made. A file that existed is not unlinked: a
+		 * snapshot may have it by now.
+		 */
 		gcr_store_unlink_pool_file(store, &copy);
 	}
 	if (store->filling == file) {
@@ -210,7 +219,7 @@ static void work_on_locked(struct gcr_store *store, struct gcr_pool_file *file)
 		if (result < 0)
 			give_up_filling_locked(store, file);
 	}
-	/* With this the pages go that a file got after it was removed. */
+	/* Closing the file frees the pages that were added after its removal. */
 	pthread_mutex_unlock(&store->lock);
 	if (fd >= 0)
 		close(fd);
@@ -219,7 +228,7 @@ static void work_on_locked(struct gcr_store *store, struct gcr_pool_file *file)
 	pthread_cond_broadcast(&store->changed);
 }
 
-/* For something to do, or the time to try again what failed. Lock: store. */
+/* Wait for new work, or for the end of the pause after a failure. Lock: store. */
 static void wait_locked(struct gcr_store *store)
 {
 	struct timespec until = {store->retry_usec / GCR_USEC_PER_SEC,

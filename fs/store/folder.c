@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Folders: their life, the verbs that keep users out, names and attributes. System calls on names
- * are made with the folder's lock held: they are short, and no name changes between two of them.
+ * Folders: creation and end, verbs that block users, names and attributes. System calls on names
+ * are made with the folder's lock held: such calls are short, and no name changes between two of
+ * them.
  */
 #include "fs/store/folder_private.h"
 
@@ -24,7 +25,7 @@ static struct {
 	uint32_t last_number;
 } folders = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* ---- life ---- */
+/* ---- creation and end ---- */
 
 static void folder_free(struct gcr_folder *folder)
 {
@@ -40,7 +41,7 @@ static void folder_free(struct gcr_folder *folder)
 
 GCR_DEFINE_CLEANUP(struct gcr_folder *, folder_free);
 
-/* Caller holds folders.lock. */
+/* The caller holds folders.lock. */
 static struct gcr_folder *find_locked(uint32_t number)
 {
 	struct gcr_folder *folder = folders.list;
@@ -50,7 +51,7 @@ static struct gcr_folder *find_locked(uint32_t number)
 	return folder;
 }
 
-/* Of root's, as dumps have them, it is the place's. */
+/* A directory of root's, as in dumps, counts for the owner of the place. */
 static uid_t owner_of(const struct gcr_folder *folder, const struct stat *stat)
 {
 	return stat->st_uid ? stat->st_uid : folder->root_owner;
@@ -170,7 +171,7 @@ bool gcr_folder_is_touched(const struct gcr_folder *folder)
 	return atomic_load(&folder->is_touched);
 }
 
-/* What is to be changed is not changed in the middle of a verb, nor is the account made then. */
+/* Prepare the first change: the account is not made while a verb is under way. */
 static int prepare_change(struct gcr_folder *folder)
 {
 	int result;
@@ -284,7 +285,10 @@ uint64_t gcr_folder_resident_bytes(struct gcr_folder *folder)
 {
 	uint64_t bytes = 0;
 
-	/* Whoever takes the account away waits for us. */
+	/*
+	 * The pending change delays gcr_folder_take_room() until the account is no longer used
+	 * here.
+	 */
 	pthread_mutex_lock(&folder->lock);
 	folder->changes++;
 	pthread_mutex_unlock(&folder->lock);
@@ -364,8 +368,9 @@ void gcr_folder_forget(struct gcr_folder *folder, uint32_t item, uint64_t count)
 }
 
 /*
- * No file gets these bits. A write, a truncation and a chown(2) would have to take them away again,
- * and the mount is nosuid: so nothing needs them. A directory gives its group on by S_ISGID.
+ * The mode without set-id bits. No file gets these bits: a write, a truncation and a chown(2) would
+ * have to clear them again, and the mount is nosuid, so that they are never needed. Directories may
+ * have S_ISGID, by which they pass on their group.
  */
 static mode_t mode_of(mode_t mode, mode_t type)
 {
@@ -392,7 +397,7 @@ int gcr_folder_give(const struct gcr_folder *folder, int parent_fd, int fd, mode
 		gid = parent.st_gid;
 	if (folder->gives_away && fchown(fd, uid, gid) < 0)
 		return -errno;
-	/* Whatever our umask has made of it. */
+	/* Sets the full mode: the umask has reduced the one given to open(2) or mkdir(2). */
 	return change_mode(fd, mode);
 }
 
@@ -489,7 +494,7 @@ int gcr_folder_stat(struct gcr_folder *folder, uint32_t item, struct stat *ret_s
 	return fd < 0 ? fd : gcr_folder_stat_fd(folder, fd, ret_stat);
 }
 
-/* By a descriptor, also of what has no name any more. */
+/* Uses a descriptor, so that it also works for a file without a name. */
 static int set_by_fd(const struct gcr_folder_attributes *attributes, int fd)
 {
 	int result = 0;
@@ -504,7 +509,11 @@ static int set_by_fd(const struct gcr_folder_attributes *attributes, int fd)
 	return futimens(fd, attributes->times) < 0 ? -errno : 0;
 }
 
-/* The kernel has no write under way meanwhile, but for asynchronous ones. */
+/*
+ * Sets attributes of an open inode, and counts root's changes of owner or mode: after one, earlier
+ * opens are checked again. The kernel has no writes under way at this time, except asynchronous
+ * ones.
+ */
 static int set_of_open(const struct gcr_folder_attributes *attributes,
 		       struct gcr_folder_inode *inode)
 {
@@ -522,7 +531,7 @@ static int set_of_open(const struct gcr_folder_attributes *attributes,
 	return result;
 }
 
-/* By its name: it need not be possible to open it. */
+/* Uses the name: the file need not be openable. */
 static int set_by_name(const struct gcr_folder_attributes *attributes, int parent_fd,
 		       const char *name)
 {
@@ -563,7 +572,7 @@ static void set_removed(const struct gcr_folder_attributes *attributes, struct s
 	clock_gettime(CLOCK_REALTIME, &stat->st_ctim);
 }
 
-/* With its owner, all that it takes counts for another user. Lock: folder. */
+/* After a change of the root's owner, the whole folder counts for the new owner. Lock: folder. */
 static int set_root(struct gcr_folder *folder, const struct gcr_folder_attributes *attributes)
 {
 	int result = set_by_fd(attributes, folder->root_fd);

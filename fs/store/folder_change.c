@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Changes of open files of a folder: writing, truncating, allocating, unpacking, one at a time for
- * each file. Writes are pwrite(2): a full store is an error there, and no signal. What a write may
- * allocate is promised by the store before.
+ * Changes of open files of a folder: writing, truncating, allocating, unpacking; one change at a
+ * time for each file. Data is written with pwrite(2), where a full store is an error and not a
+ * signal. The store promises the memory that a change may allocate before the change begins.
  */
 #include "fs/store/folder_private.h"
 
@@ -12,19 +12,19 @@
 
 #include "fs/store/store.h"
 
-#define PAGE_BYTES (2ull << 20)	 /* a huge page: what a byte may cost */
-#define FILL_BYTES (64ull << 20) /* at once; then a verb may have begun */
-#define HOLES_MAX  1024		 /* likewise; there may be millions */
+#define PAGE_BYTES (2ull << 20)	 /* a huge page: the unit of allocation */
+#define FILL_BYTES (64ull << 20) /* per step; then a verb may have begun */
+#define HOLES_MAX  1024		 /* between checks for a verb; there may be millions */
 
 /*
- * What it may take at most to have data everywhere between @offset and @end: a huge page for each
- * hole. A page that the kernel has made counts as a hole until somebody has written to it. -EBUSY:
- * a verb has begun.
+ * The most that the file may allocate to have data everywhere between @offset and @end: the huge
+ * pages of each hole. A page that the kernel has allocated counts as a hole until data has been
+ * written to it. -EBUSY: a verb has begun.
  */
 static int growth(const struct gcr_folder_file *file, uint64_t offset, uint64_t end,
 		  uint64_t *ret_bytes)
 {
-	uint64_t next_page = 0; /* those before are counted */
+	uint64_t next_page = 0; /* the pages before are counted */
 	uint64_t pages = 0;
 	unsigned int holes = 0;
 	int fd = file->fd;
@@ -37,7 +37,7 @@ static int growth(const struct gcr_folder_file *file, uint64_t offset, uint64_t 
 
 		if (++holes % HOLES_MAX == 0 && gcr_folder_is_unwanted(file->folder))
 			return -EBUSY;
-		/* Past its end all is a hole. */
+		/* Beyond the end of the file everything is a hole. */
 		if (hole < 0)
 			hole = (off_t)offset;
 		if ((uint64_t)hole >= end)
@@ -57,12 +57,12 @@ static int growth(const struct gcr_folder_file *file, uint64_t offset, uint64_t 
 	return 0;
 }
 
-/* One change of a file's contents. Room for data between offset and end is taken first. */
+/* One change of a file's contents. Its room is taken first. */
 struct change {
 	struct gcr_folder_file *file;
 	struct gcr_room *room;
 	uint64_t taken_bytes;
-	bool is_filled; /* it had old_bytes before */
+	bool is_filled; /* the file had old_bytes and was extended */
 	off_t old_bytes;
 	struct gcr_folder_plan plan;
 };
@@ -93,13 +93,13 @@ static void end(struct change *change)
 	gcr_folder_end_change(file->folder);
 }
 
-/* Whose quota limits it: we have none. */
+/* The user whose quota limits the change; 0: the daemon, without a quota. */
 static uid_t writer_of(const struct gcr_folder_file *file)
 {
 	return file->opener == (uid_t)-1 ? 0 : file->opener;
 }
 
-/* Would the file become longer or shorter than @size? */
+/* Would the change make the file longer or shorter than @size? */
 static bool resizes(enum gcr_folder_change kind, uint64_t end, uint64_t size)
 {
 	if (kind == GCR_FOLDER_TRUNCATE)
@@ -121,8 +121,8 @@ static int take_room(struct change *change, enum gcr_folder_change kind, uint64_
 	if (fstat(file->fd, &stat) < 0)
 		return -errno;
 	/*
-	 * Two folders have two locks, so that one must not change the length while the other relies
-	 * on it. And bytes that one cuts off would be lost to the other.
+	 * Two folders with the same file have two locks, so neither may change the length while the
+	 * other relies on it. Besides, bytes that one folder cuts off would be lost to the other.
 	 */
 	is_shared = gcr_folder_is_shared(file, &stat);
 	if (is_shared && resizes(kind, end, (uint64_t)stat.st_size))
@@ -136,14 +136,19 @@ static int take_room(struct change *change, enum gcr_folder_change kind, uint64_
 	if (result < 0)
 		return result;
 	change->taken_bytes = bytes + change->plan.further_bytes;
-	/* The other folder counts the file as it was: nobody would count memory that it gets here.
+	/*
+	 * The other folder has counted the file as it was: memory allocated here would not be
+	 * counted.
 	 */
 	if (change->taken_bytes && is_shared)
 		return -EBUSY;
 	return gcr_room_take(change->room, writer_of(file), change->taken_bytes);
 }
 
-/* Who had it open when root changed that may have lost what open(2) has granted. */
+/*
+ * After a change of owner or mode by root, users who had the file open may have lost the right to
+ * write.
+ */
 static int check_rights(const struct gcr_folder_file *file)
 {
 	struct stat stat;
@@ -156,7 +161,10 @@ static int check_rights(const struct gcr_folder_file *file)
 	return stat.st_uid == file->opener && stat.st_mode & S_IWUSR ? 0 : -EPERM;
 }
 
-/* What is to be changed is in the file then. For a truncation @offset and @end are the same. */
+/*
+ * Begin a change: on 0 its room is taken, and the packed pieces that it affects are unpacked. For a
+ * truncation @offset equals @end_offset.
+ */
 static int begin(struct change *change, struct gcr_folder_file *file, enum gcr_folder_change kind,
 		 uint64_t offset, uint64_t end_offset)
 {
@@ -171,7 +179,7 @@ static int begin(struct change *change, struct gcr_folder_file *file, enum gcr_f
 	pthread_mutex_lock(&inode->change_lock);
 	inode->writes++;
 	*change = (struct change){.file = file, .room = file->folder->room};
-	/* Others' changes may have taken long. */
+	/* Waiting for other changes may have taken long. */
 	result = gcr_folder_is_unwanted(file->folder) ? -EBUSY : check_rights(file);
 	if (!result)
 		result = take_room(change, kind, offset, end_offset);
@@ -188,7 +196,7 @@ static int begin(struct change *change, struct gcr_folder_file *file, enum gcr_f
 	return result;
 }
 
-/* Pieces that are packed go with what @result says has been done to them. */
+/* If @result is 0, drop the packed pieces that the change has removed. Unlocks the pack_lock. */
 static int drop_gone(struct change *change, int result)
 {
 	if (!result && change->file->inode->packed)
@@ -207,7 +215,10 @@ bool gcr_folder_is_unwanted(struct gcr_folder *folder)
 	return is;
 }
 
-/* It is about to grow to @end: where others may map it, with memory that is counted. */
+/*
+ * Before the file grows to @end: if the file may be mapped elsewhere, fill the new range with
+ * counted memory instead of a hole.
+ */
 static int fill_up_to(struct change *change, uint64_t end)
 {
 	int fd = change->file->fd;
@@ -241,7 +252,7 @@ static int fill_up_to(struct change *change, uint64_t end)
 	return 0;
 }
 
-/* What it was to be filled for has failed: it is as long as it was. */
+/* After a failure, cut the file back to its old length. */
 static int unfill(const struct change *change, int result)
 {
 	if (change->is_filled && ftruncate(change->file->fd, change->old_bytes) < 0)
@@ -276,7 +287,7 @@ ssize_t gcr_folder_write(struct gcr_folder_file *file, const void *bytes, size_t
 	ssize_t written;
 	int result;
 
-	/* The kernel's idea of where the end is may be old. */
+	/* The kernel's idea of the file's end may be out of date. */
 	if (file->flags & O_APPEND) {
 		if (fstat(file->fd, &stat) < 0)
 			return -errno;
@@ -334,7 +345,9 @@ static int write_zeros(struct gcr_folder *folder, int fd, const char *zeros, uin
 	return 0;
 }
 
-/* Write zeros over the file's data, as a hole reads. The file's holes stay, so no memory is taken.
+/*
+ * Write zeros over the file's data, which then reads like a hole. Holes are left as they are, so no
+ * memory is allocated.
  */
 static int write_over(struct gcr_folder *folder, int fd, uint64_t offset, uint64_t end)
 {
@@ -352,7 +365,7 @@ static int write_over(struct gcr_folder *folder, int fd, uint64_t offset, uint64
 		if ((uint64_t)data >= end)
 			break;
 		hole = lseek(fd, data, SEEK_HOLE);
-		if (hole < 0) /* somebody has cut it off */
+		if (hole < 0) /* the file has been cut off */
 			break;
 		offset = (uint64_t)hole < end ? (uint64_t)hole : end;
 		result = gcr_folder_is_unwanted(folder)
@@ -362,7 +375,7 @@ static int write_over(struct gcr_folder *folder, int fd, uint64_t offset, uint64
 	return result;
 }
 
-/* Others may read the file through a mapping: it gets no more holes than it has. */
+/* The file may be read through a mapping: zeros are written instead of new holes. */
 static int punch_without_holes(struct change *change, uint64_t offset, uint64_t end)
 {
 	struct gcr_folder_file *file = change->file;
@@ -382,7 +395,7 @@ static int allocate(struct change *change, int mode, uint64_t offset, uint64_t b
 	return drop_gone(change, result);
 }
 
-/* Is there room for all of it? It is taken step by step. */
+/* Is there room for the whole range? The room itself is taken step by step. */
 static int check_room(const struct change *change, uint64_t offset, uint64_t end)
 {
 	const struct gcr_folder_file *file = change->file;
@@ -411,8 +424,9 @@ static bool is_passed(const struct gcr_folder_file *file)
 }
 
 /*
- * From where to where the next step goes. What is passed on gets no hole before the range either;
- * past the end of the file there is nothing that takes long to punch.
+ * The range of the next step. In a file that may be mapped, the step begins at the end of the file,
+ * so that no hole is left before the range. Punching beyond the end of the file is one step, as it
+ * never takes long.
  */
 static int find_step(const struct gcr_folder_file *file,
 		     const struct gcr_folder_allocation *allocation, uint64_t *ret_offset,
@@ -431,7 +445,10 @@ static int find_step(const struct gcr_folder_file *file,
 		offset = size;
 	if ((!punches || offset < size) && (offset / FILL_BYTES + 1) * FILL_BYTES < end)
 		end = (offset / FILL_BYTES + 1) * FILL_BYTES;
-	/* Without an account, only the kernel knows whether there is room for all. */
+	/*
+	 * Without an account, only the kernel knows whether there is room: allocate the whole range
+	 * at once.
+	 */
 	*ret_offset = offset;
 	*ret_end = file->folder->room || punches ? end : allocation->end;
 	return 0;
@@ -447,7 +464,7 @@ int gcr_folder_allocate_some(struct gcr_folder_file *file, struct gcr_folder_all
 	uint64_t offset = 0;
 	int result;
 
-	/* tmpfs has no other. */
+	/* tmpfs supports no other modes. */
 	if (mode & ~(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE))
 		return -EOPNOTSUPP;
 	if (allocation->end > INT64_MAX || allocation->offset > allocation->end)
@@ -506,7 +523,7 @@ int gcr_folder_unpack_piece(struct gcr_folder_file *file, uint64_t piece)
 	pthread_rwlock_unlock(&inode->pack_lock);
 	if (!is_packed)
 		return -ENODATA;
-	/* That is all that a change of nothing does. */
+	/* A change without data only unpacks the piece. */
 	result = begin(&change, file, GCR_FOLDER_ALLOCATE_WITHIN, piece * GCR_PACK_PIECE_BYTES,
 		       (piece + 1) * GCR_PACK_PIECE_BYTES);
 	if (!result)

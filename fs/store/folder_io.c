@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Open files of a folder. They are read from a mapping, which is as fast as reading the tmpfs
- * itself (6.6 of 6.8 GB/s with blocks of 1 MiB), where pread takes 1.5 times and splice 6 times as
- * long (measured): but only while the file has no holes, which a mapping would fill, and nobody
- * writes to it, who might make some.
+ * Open files of a folder. Files are read from a mapping, which is as fast as reading the tmpfs
+ * itself (6.6 of 6.8 GB/s with blocks of 1 MiB); pread takes 1.5 times and splice 6 times as long
+ * (measured). The mapping is used only while the file has no holes, which a mapping would fill, and
+ * is not open for writing, because a writer might make holes.
  */
 #include "fs/store/folder_private.h"
 
@@ -16,9 +16,9 @@
 #include "fs/store/store.h"
 #include "lib/lock.h"
 
-#define MAPPINGS_DEFAULT 65530 /* of a process: DEFAULT_MAX_MAP_COUNT in the kernel's mm.h */
+#define MAPPINGS_DEFAULT 65530 /* per process: DEFAULT_MAX_MAP_COUNT in the kernel's mm.h */
 
-static atomic_int mappings; /* of all files; others are read by pread(2) */
+static atomic_int mappings; /* of all files; beyond the limit, files are read by pread(2) */
 
 /* ---- inodes ---- */
 
@@ -41,7 +41,7 @@ bool gcr_folder_has_open(struct gcr_folder *folder, ino_t ino)
 	return has;
 }
 
-/* Nobody but who has it open holds it from now on. Lock: folder. */
+/* From now on the file exists only for those who have it open. Lock: folder. */
 static void make_orphan(struct gcr_folder *folder, struct gcr_folder_inode *inode, uint64_t bytes)
 {
 	inode->is_orphan = true;
@@ -76,7 +76,10 @@ uint64_t gcr_folder_orphan_all(struct gcr_folder *folder)
 	return bytes;
 }
 
-/* Half of what a process may have, of all folders together: the daemon needs some itself. */
+/*
+ * Half of the mappings that a process may have are for all folders together: the daemon needs some
+ * itself.
+ */
 static bool take_mapping(void)
 {
 	static atomic_int most;
@@ -117,7 +120,7 @@ static void inode_free(struct gcr_folder_inode *inode)
 
 GCR_DEFINE_CLEANUP(struct gcr_folder_inode *, inode_free);
 
-/* Who packs a piece is not to wait for ever for those who read all the time. */
+/* Writers are preferred, so that a constant flow of reads does not block packing for ever. */
 static void init_pack_lock(pthread_rwlock_t *lock)
 {
 	pthread_rwlockattr_t attributes;
@@ -136,8 +139,8 @@ static void leave_item(struct gcr_folder *folder, const struct gcr_folder_inode 
 }
 
 /*
- * The kernel may forget a file that the daemon has open, and look it up again as another item.
- * Lock: folder.
+ * The kernel may forget a file that the daemon has open, and look the file up again as another
+ * item. Lock: folder.
  */
 static void take_item(struct gcr_folder *folder, struct gcr_folder_inode *inode, uint32_t item)
 {
@@ -146,7 +149,7 @@ static void take_item(struct gcr_folder *folder, struct gcr_folder_inode *inode,
 	folder->items[item].inode = inode;
 }
 
-/* The inode that @fd is open for, found or made. Lock: folder. */
+/* Find or make the inode of the file of @fd. Lock: folder. */
 static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
 		     struct gcr_folder_inode **ret_inode)
 {
@@ -191,9 +194,9 @@ static int inode_get(struct gcr_folder *folder, uint32_t item, int fd,
 	return 0;
 }
 
-/* ---- opening ---- */
+/* ---- opening and closing ---- */
 
-/* An open file of @fd, which it takes with success. Lock: folder. */
+/* Make an open file of @fd, which is taken on success. Lock: folder. */
 static int make_file(struct gcr_folder *folder, uint32_t item, int fd, int flags, bool is_packer,
 		     struct gcr_folder_file **ret_file)
 {
@@ -229,7 +232,7 @@ int gcr_folder_open_locked(struct gcr_folder *folder, uint32_t item, int flags, 
 
 	if (is_writable && folder->verbs)
 		return -EBUSY;
-	/* Who only writes may look for its holes too. */
+	/* O_RDWR also for O_WRONLY, so that the file's holes can be read. */
 	fd = gcr_folder_open_item(folder, item, is_writable ? O_RDWR : O_RDONLY);
 	if (fd == -EACCES && (flags & O_ACCMODE) == O_WRONLY)
 		fd = gcr_folder_open_item(folder, item, O_WRONLY);
@@ -321,7 +324,10 @@ void gcr_folder_settle_inode(const struct gcr_folder *folder, int fd, uint64_t b
 	struct stat stat;
 	bool is_held;
 
-	/* If another folder may have it, its bytes count twice for a moment, never not at all. */
+	/*
+	 * If another folder may have the file, the bytes count twice for a moment, so that they are
+	 * never left uncounted.
+	 */
 	if (bytes && !fstat(fd, &stat) &&
 	    (gcr_inodes_folders(&stat) > (closes ? 1 : 0) || stat.st_nlink))
 		counted.store = folder->store;
@@ -332,7 +338,10 @@ void gcr_folder_settle_inode(const struct gcr_folder *folder, int fd, uint64_t b
 		gcr_store_let_go(counted.store, bytes);
 }
 
-/* The last one that had it open has closed it, and it is in no list any more. */
+/*
+ * Frees an inode of which the last open file has been closed, and which is in no list any more,
+ * and settles its bytes.
+ */
 static void let_go(struct gcr_folder *folder, struct gcr_folder_inode *inode,
 		   struct gcr_folder_packed *packed, struct gcr_room *room, bool is_going)
 {
@@ -341,7 +350,7 @@ static void let_go(struct gcr_folder *folder, struct gcr_folder_inode *inode,
 	uint64_t gone_bytes = inode->is_unlinked || is_going ? inode->counted_bytes : 0;
 	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = inode->orphan_charge;
 
-	/* Before it counts no longer. */
+	/* The memory is settled before it stops counting. */
 	gcr_folder_settle_inode(folder, inode->fd, is_orphan ? orphan_bytes : gone_bytes, true);
 	inode_free(inode);
 	gcr_folder_packed_discard(folder, packed);
@@ -383,7 +392,10 @@ void gcr_folder_close(struct gcr_folder_file *file)
 		*link = inode->next;
 		leave_item(folder, inode);
 	}
-	/* Whoever takes the account away waits for us. */
+	/*
+	 * The pending change delays gcr_folder_take_room() until the account is no longer used
+	 * here.
+	 */
 	room = folder->room;
 	trims = !folder->writers;
 	folder->changes++;
@@ -412,7 +424,7 @@ bool gcr_folder_has_other_name(const struct gcr_folder_file *file)
 {
 	struct stat stat;
 
-	/* Under the lock, as this folder may remove its own name at any moment. */
+	/* With the lock held, because this folder may remove its own name at any moment. */
 	GCR_LOCK_SCOPE(&file->folder->lock);
 	return fstat(file->fd, &stat) < 0 || stat.st_nlink > (file->inode->is_unlinked ? 0 : 1);
 }
@@ -445,7 +457,7 @@ static bool mark_passed(const struct gcr_folder_file *file, const struct stat *s
 }
 
 /*
- * Nobody makes holes in a file that is marked: changes by this folder wait for the change_lock, and
+ * No holes appear in a file that is marked: changes by this folder wait for the change_lock, and
  * the table refuses the mark while another folder has the file open. Lock: change_lock.
  */
 static bool pass(const struct gcr_folder_file *file)
@@ -468,7 +480,7 @@ bool gcr_folder_pass(struct gcr_folder_file *file)
 	pthread_mutex_t *change_lock = &file->inode->change_lock;
 	bool passes;
 
-	/* The opener does not wait for a change. */
+	/* An open must not wait for a change. */
 	if (pthread_mutex_trylock(change_lock))
 		return false;
 	passes = pass(file);
@@ -478,7 +490,7 @@ bool gcr_folder_pass(struct gcr_folder_file *file)
 
 /* ---- reading ---- */
 
-/* A mapping of all of it, if it has no holes. Lock: map_lock. */
+/* Map the whole file, if it has no holes. Lock: map_lock. */
 static void map(struct gcr_folder_inode *inode, int fd)
 {
 	struct stat stat;
@@ -500,7 +512,7 @@ static void map(struct gcr_folder_inode *inode, int fd)
 	inode->mapping_bytes = (size_t)stat.st_size;
 }
 
-/* Has the answer been found in the mapping? */
+/* Returns whether the read was answered from the mapping. */
 static bool read_mapped(struct gcr_folder_file *file, uint64_t offset, size_t size,
 			struct gcr_folder_bytes *bytes)
 {
@@ -562,7 +574,7 @@ int gcr_folder_read(struct gcr_folder_file *file, uint64_t offset, size_t size,
 	buffer = malloc(size ? size : 1);
 	if (!buffer)
 		return -ENOMEM;
-	/* No piece is packed meanwhile, which would take it out of the file. */
+	/* No piece can be packed while it is read, which would remove its bytes from the file. */
 	pthread_rwlock_rdlock(&inode->pack_lock);
 	result = inode->packed ? gcr_folder_read_packed(file, offset, size, buffer, &got)
 			       : gcr_folder_read_file(file->fd, offset, size, buffer, &got);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The table of items: which names of a folder the kernel knows. A number is free again when it has
- * been forgotten as often as it was looked up and no item below it is left.
+ * The table of items: the names of a folder that the kernel knows. The number of an item is free
+ * again when all its lookups have been forgotten and no item below it is left.
  */
 #include "fs/store/folder_private.h"
 
@@ -36,7 +36,7 @@ void gcr_folder_items_finish(struct gcr_folder *folder)
 	free(folder->buckets);
 }
 
-/* FNV-1a, of the parent's number too. */
+/* FNV-1a of the parent's number and the name. */
 static uint32_t *bucket_of(const struct gcr_folder *folder, uint32_t parent, const char *name)
 {
 	uint64_t value = UINT64_C(0xcbf29ce484222325) ^ parent;
@@ -78,7 +78,7 @@ static void unhash(struct gcr_folder *folder, uint32_t item)
 	folder->named_count--;
 }
 
-/* Twice as many buckets, if there is memory; it works without. */
+/* Double the number of buckets; without memory the table works as it is. */
 static void grow_buckets(struct gcr_folder *folder)
 {
 	uint32_t count = 2 * folder->buckets_count;
@@ -143,7 +143,7 @@ int gcr_folder_item_get(struct gcr_folder *folder, uint32_t parent, const char *
 	return 0;
 }
 
-/* Nobody needs it, nor perhaps those above it. */
+/* Free the item if it is unused, and then those above it. */
 static void drop_unused(struct gcr_folder *folder, uint32_t item)
 {
 	while (item != GCR_FOLDER_NONE && !folder->items[item].lookups &&

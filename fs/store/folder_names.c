@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Names of a folder that go, or move. System calls on them are made with the folder's lock held;
- * what may take long is done before it, or after.
+ * Removing and moving names of a folder. System calls on names are made with the folder's lock
+ * held; operations that may take long are done before it is taken or after it is released.
  */
 #include "fs/store/folder_private.h"
 
@@ -16,21 +16,24 @@
 
 /*
  * The kernel does one rename between two directories at a time in the whole mount, and all other
- * such renames wait. So a directory that is moved may have at most so many names below it; each
- * directory below it counts as MOVE_DIRECTORY_NAMES of them.
+ * such renames wait. So the number of names below a directory that is moved is limited; each
+ * directory below it counts as MOVE_DIRECTORY_NAMES names.
  */
 #define MOVE_NAMES_MAX	     65536
 #define MOVE_DIRECTORY_NAMES 16
 
-/* A file whose name goes; what it has taken goes when nobody has it open any more. */
+/* A file whose name is removed; its memory is freed when it is not open any more. */
 struct removal {
-	int fd; /* so that its pages are not freed with the lock held; -1: nothing has that name */
+	int fd; /* so that pages are not freed with the lock held; -1: no such name */
 	struct stat stat;
 	uint32_t item;
-	struct gcr_folder_packed *packed; /* of one that is not open */
+	struct gcr_folder_packed *packed; /* of a file that is not open */
 };
 
-/* -EMFILE, -ENOMEM, ...: what it is cannot be told now. That nothing has the name is no error. */
+/*
+ * Find the file that has the name; no error if the name does not exist. -EMFILE, -ENOMEM, ...: the
+ * file cannot be examined now.
+ */
 static int removal_init(struct gcr_folder *folder, struct removal *removal, uint32_t parent,
 			int parent_fd, const char *name)
 {
@@ -47,12 +50,12 @@ static int removal_init(struct gcr_folder *folder, struct removal *removal, uint
 	return 0;
 }
 
-/* It has been done. Lock: folder. */
+/* The name has been removed: update items, account and inode. Lock: folder. */
 static void removal_done(struct gcr_folder *folder, struct removal *removal)
 {
 	struct gcr_folder_inode *inode;
 
-	/* How many names it has now, and since when. */
+	/* Reads the new link count and change time. */
 	if (removal->fd >= 0)
 		fstat(removal->fd, &removal->stat);
 	if (removal->item != GCR_FOLDER_NONE)
@@ -79,7 +82,7 @@ static void removal_finish(struct gcr_folder *folder, struct removal *removal, b
 
 	if (removal->fd < 0)
 		return;
-	/* Of one that it has open, the folder counts the bytes until it closes it. */
+	/* For an open file, the folder counts the bytes until the file is closed. */
 	gcr_folder_settle_inode(folder, removal->fd, was_open ? 0 : bytes, false);
 	close(TAKE_FD(removal->fd));
 	if (was_open || !S_ISREG(removal->stat.st_mode))
@@ -130,9 +133,9 @@ int gcr_folder_remove(struct gcr_folder *folder, uint32_t parent, const char *na
 }
 
 /*
- * How many levels of directories there are below and with this one; at most @max. 0: it is none.
- * -EXDEV: more than *@names_left have to be looked at. -errno: nobody can tell, as with a directory
- * that we may not read.
+ * The number of directory levels of @name, itself included; at most @max. 0: not a directory.
+ * -EXDEV: more than *@names_left names have to be examined. -errno: unknown, for instance because a
+ * directory is not readable for the daemon.
  */
 static int height_of(int parent_fd, const char *name, int max, int *names_left)
 {
@@ -179,7 +182,7 @@ static int check_depth(const struct gcr_folder *folder, int height, uint32_t new
 	return depth + (unsigned int)height > GCR_STORE_DEPTH_MAX ? -ENAMETOOLONG : 0;
 }
 
-/* The items follow their files. Lock: folder. */
+/* Move the items along with their files. Lock: folder. */
 static void rename_items(struct gcr_folder *folder, uint32_t from, uint32_t parent,
 			 uint32_t new_parent, const char *name, const char *new_name,
 			 unsigned int flags)
@@ -190,7 +193,7 @@ static void rename_items(struct gcr_folder *folder, uint32_t from, uint32_t pare
 		gcr_folder_item_exchange(folder, from, to);
 		return;
 	}
-	/* One without memory for its new name is stale. */
+	/* An item without memory for its new name becomes stale. */
 	if (flags & RENAME_EXCHANGE && to != GCR_FOLDER_NONE &&
 	    gcr_folder_item_move(folder, to, parent, name) < 0)
 		gcr_folder_item_remove(folder, to, NULL);
@@ -198,7 +201,7 @@ static void rename_items(struct gcr_folder *folder, uint32_t from, uint32_t pare
 		gcr_folder_item_remove(folder, from, NULL);
 }
 
-/* The directories that names are moved between, which may be one. */
+/* The directories between which names are moved; both may be the same one. */
 struct parents {
 	int from_fd;
 	int to_fd;
@@ -214,9 +217,10 @@ static void parents_close(struct parents *parents)
 }
 
 /*
- * With the folder's lock held, as by gcr_folder_lock_names(), unless it fails. How high what is
- * moved is, is found out without the lock: there may be many directories, and others wait. Only if
- * directories were made meanwhile, it is found out once more with the lock.
+ * As gcr_folder_lock_names(): on 0 the folder's lock is held. The height of the moved directories
+ * is determined without the lock, because there may be many directories below them and other
+ * threads wait. Only if directories were made in the meantime, the height is determined again, with
+ * the lock held.
  */
 static int lock_names_to_move(struct gcr_folder *folder, uint32_t parent, const char *name,
 			      uint32_t new_parent, const char *new_name, unsigned int flags,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Files of a folder are packed, and unpacked, piece by piece: a packed piece is a hole of the file,
- * and its bytes are chunks in the store (fs/pack/packs.h) that the file's table names. What is to
- * be changed is unpacked before. The file and its table change in such an order that a daemon that
- * is killed leaves the bytes of a piece in one of them, or the same bytes in both.
+ * Packing and unpacking files of a folder piece by piece. A packed piece is a hole of the file, and
+ * its bytes are chunks in the store (fs/pack/packs.h) that the file's table refers to. Packed
+ * pieces are unpacked before they are changed. The file and its table are changed in such an order
+ * that a daemon that is killed leaves the bytes of a piece in one of them, or the same bytes in
+ * both.
  */
 #include "fs/store/folder_private.h"
 
@@ -22,7 +23,7 @@
 
 /* ---- changes of a file ---- */
 
-/* All of it from @first on; a piece that is not all there is none. */
+/* The first piece that lies wholly at or after @offset. */
 static uint64_t first_whole(uint64_t offset)
 {
 	return gcr_pack_pieces(offset);
@@ -53,7 +54,10 @@ static void plan_punch(uint64_t size, uint64_t offset, uint64_t end, struct gcr_
 		first_whole(offset), end < size ? end / PIECE_BYTES : gcr_pack_pieces(size)};
 }
 
-/* What is to have data; its old end has another piece's length then. */
+/*
+ * Plan a change that writes or allocates data. If the file grows, its last piece gets another
+ * length and is unpacked, too.
+ */
 static void plan_data(uint64_t size, uint64_t offset, uint64_t end, bool keeps_size,
 		      struct gcr_folder_plan *plan)
 {
@@ -66,7 +70,7 @@ static void plan_data(uint64_t size, uint64_t offset, uint64_t end, bool keeps_s
 		plan->file_bytes = end;
 }
 
-/* Huge pages that it takes beyond those between @offset and @end, which somebody else counts. */
+/* Huge pages that unpacking takes outside @offset to @end; the caller counts those inside. */
 static uint64_t sum_further(const struct gcr_pack_table *table, const struct gcr_folder_plan *plan,
 			    uint64_t offset, uint64_t end)
 {
@@ -100,7 +104,7 @@ int gcr_folder_plan(struct gcr_folder_file *file, enum gcr_folder_change kind, u
 		plan_punch(size, offset, end, &plan);
 	else
 		plan_data(size, offset, end, kind == GCR_FOLDER_ALLOCATE_WITHIN, &plan);
-	/* Only who writes counts what is between the two. */
+	/* Only for a write or an allocation does the caller count the range itself. */
 	if (kind == GCR_FOLDER_TRUNCATE || kind == GCR_FOLDER_PUNCH)
 		offset = end = 0;
 	plan.further_bytes = sum_further(packed->table, &plan, offset, end);
@@ -111,7 +115,7 @@ int gcr_folder_plan(struct gcr_folder_file *file, enum gcr_folder_change kind, u
 	return 0;
 }
 
-/* Into the file. With errors that has a hole there, as before. */
+/* Write a packed piece into the file. With errors the file has a hole there, as before. */
 static int write_piece(struct gcr_folder_file *file, const struct gcr_pack_entry *entries,
 		       uint64_t offset, size_t size)
 {
@@ -135,13 +139,13 @@ static int write_piece(struct gcr_folder_file *file, const struct gcr_pack_entry
 	return written < 0 ? (int)written : -ENOSPC;
 }
 
-/* Its content has not changed: the kernel thinks so. */
+/* Restore the times of the file, whose content is unchanged. */
 static void keep_times(int fd, const struct stat *before)
 {
 	futimens(fd, (const struct timespec[]){before->st_atim, before->st_mtim});
 }
 
-/* The room for it has been taken. Lock: change_lock. */
+/* Unpack a piece; the room for it has been taken. Lock: change_lock. */
 static int unpack(struct gcr_folder_file *file, uint64_t piece)
 {
 	struct gcr_folder_inode *inode = file->inode;
@@ -152,7 +156,7 @@ static int unpack(struct gcr_folder_file *file, uint64_t piece)
 
 	if (fstat(file->fd, &before) < 0)
 		return -errno;
-	/* Nobody else changes it; who reads it goes on. */
+	/* Only this thread changes the entries; concurrent reads are allowed. */
 	gcr_pack_table_read(table, piece, entries);
 	if (!gcr_pack_table_is_hole(table, piece))
 		result = write_piece(file, entries, piece * PIECE_BYTES,
@@ -182,7 +186,7 @@ int gcr_folder_carry_out(struct gcr_folder_file *file, const struct gcr_folder_p
 			result = gcr_folder_is_unwanted(file->folder) ? -EBUSY
 								      : unpack(file, piece);
 		}
-	/* Whoever maps the table finds it as long as the file. */
+	/* The table must be as long as the file whenever it gets mapped. */
 	if (!result && plan->file_bytes > inode->packed->file_bytes) {
 		pthread_rwlock_wrlock(&inode->pack_lock);
 		result = gcr_folder_packed_resize(file->folder, inode->packed, plan->file_bytes);
@@ -209,7 +213,7 @@ void gcr_folder_settle_packed(struct gcr_folder_file *file)
 	if (!packed)
 		return;
 	pthread_rwlock_wrlock(&inode->pack_lock);
-	/* Without memory for that, it is done when the file is opened again. */
+	/* Without memory, the table is resized when the file is opened again. */
 	if (!fstat(file->fd, &stat))
 		gcr_folder_packed_resize(file->folder, packed, (uint64_t)stat.st_size);
 	gcr_pack_table_figures(packed->table, &figures);
@@ -233,7 +237,7 @@ uint64_t gcr_folder_pieces(const struct gcr_folder_file *file)
 	return fstat(file->fd, &stat) < 0 ? 0 : gcr_pack_pieces((uint64_t)stat.st_size);
 }
 
-/* What it has given back is nobody's promise any more. Lock: change_lock. */
+/* Settle the account after packing; freed memory is no longer promised. Lock: change_lock. */
 static void settle_packing(struct gcr_folder_file *file, uint64_t taken_bytes)
 {
 	uint64_t before = file->inode->counted_bytes;
@@ -246,15 +250,16 @@ static void settle_packing(struct gcr_folder_file *file, uint64_t taken_bytes)
 }
 
 /*
- * Nobody but us has it open or mapped: the kernel gives a lease only then. If somebody opens it at
- * this moment we would get SIGIO, which is the end of who does not expect it; this one is ignored.
+ * Returns true if the file is neither open nor mapped elsewhere: only then does the kernel grant a
+ * lease. An open by another process at this moment sends a signal; SIGIO would kill the daemon by
+ * default, so SIGURG is used, which is ignored.
  */
 static bool is_ours_alone(struct gcr_folder_file *file)
 {
 	struct gcr_folder_inode *inode = file->inode;
 	int fd = file->fd;
 
-	/* Who opened it first may have closed it. */
+	/* inode->fd may be a duplicate of an earlier open, which would prevent the lease. */
 	pthread_mutex_lock(&file->folder->lock);
 	if (inode->files == 1)
 		dup3(fd, inode->fd, O_CLOEXEC);
@@ -265,7 +270,10 @@ static bool is_ours_alone(struct gcr_folder_file *file)
 	return true;
 }
 
-/* A daemon that was killed may have published pieces that the file still has. Lock: change_lock. */
+/*
+ * Punch pieces that a daemon has published in the table but not punched before it was killed. Lock:
+ * change_lock.
+ */
 static void punch_again(struct gcr_folder_file *file)
 {
 	const struct gcr_pack_table *table = file->inode->packed->table;
@@ -345,7 +353,7 @@ int gcr_folder_read_piece(struct gcr_folder_file *file, uint64_t piece, void *re
 
 	if (gcr_folder_is_unwanted(file->folder))
 		return -EBUSY;
-	/* What is being written now is read when it has been. */
+	/* Wait for a write that is under way. */
 	pthread_mutex_lock(&inode->change_lock);
 	writes = inode->writes;
 	pthread_mutex_unlock(&inode->change_lock);
@@ -364,7 +372,7 @@ int gcr_folder_read_piece(struct gcr_folder_file *file, uint64_t piece, void *re
 	return 0;
 }
 
-/* Lock: change_lock. */
+/* May the piece be packed now? Errors of gcr_folder_pack_piece(). Lock: change_lock. */
 static int may_pack(struct gcr_folder_file *file, uint64_t piece, uint64_t writes)
 {
 	const struct gcr_folder_inode *inode = file->inode;
@@ -374,13 +382,13 @@ static int may_pack(struct gcr_folder_file *file, uint64_t piece, uint64_t write
 		return -EBADF;
 	if (fstat(file->fd, &stat) < 0)
 		return -errno;
-	/* Who has the other name finds holes: only this name has a table. */
+	/* A reader of the other name would find holes: only this name has a table. */
 	if (gcr_folder_has_other_name(file))
 		return -EMLINK;
 	if (inode->writes != writes ||
 	    (inode->packed && gcr_pack_table_is_packed(inode->packed->table, piece)))
 		return -EAGAIN;
-	/* Who removed the other name may still read by it. */
+	/* A user of a removed other name may still read the file through it. */
 	if (gcr_inodes_folders(&stat) > 1)
 		return -ETXTBSY;
 	if (!gcr_folder_is_passed(file))
@@ -391,7 +399,7 @@ static int may_pack(struct gcr_folder_file *file, uint64_t piece, uint64_t write
 	return 0;
 }
 
-/* What it takes is the caller's to count. Lock: change_lock. */
+/* Make a table for the file; the caller counts its memory. Lock: change_lock. */
 static int make_table(struct gcr_folder_file *file, uint64_t file_bytes)
 {
 	struct gcr_folder_inode *inode = file->inode;
@@ -406,7 +414,7 @@ static int make_table(struct gcr_folder_file *file, uint64_t file_bytes)
 	return 0;
 }
 
-/* The one step in which it becomes packed, and its memory goes. Lock: change_lock. */
+/* The single step that makes the piece packed and frees its memory. Lock: change_lock. */
 static int publish(struct gcr_folder_file *file, uint64_t piece,
 		   const struct gcr_pack_entry *entries)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Which files of a folder have packed pieces, and what these are: the tables that name their chunks
- * (fs/pack/pack_table.h), and how they are read. Their pieces are holes of the files, and have data
- * as if they were not.
+ * The packed pieces of a folder's files: the tables that refer to their chunks
+ * (fs/pack/pack_table.h), and reading. Packed pieces are holes of the files, but appear to users as
+ * data.
  */
 #include "fs/store/folder_private.h"
 
@@ -18,12 +18,12 @@
 #include "lib/pack.h"
 
 #define PIECE_BYTES    ((uint64_t)GCR_PACK_PIECE_BYTES)
-/* Memory that a table has: small pages. */
+/* Tables are allocated in small pages. */
 #define MEMORY_BYTES   4096
-/* At once: then it is faster. */
+/* Pieces that are dropped at once, which is faster. */
 #define DROPPED_PIECES 16
 
-/* So often it is tried again to open tables of files that are gone, and so long between. */
+/* Number of attempts to open tables of removed files, and the pause between two attempts. */
 #define ATTEMPTS     50
 #define ATTEMPT_MSEC 20
 
@@ -37,7 +37,7 @@ uint64_t gcr_folder_table_bytes(uint64_t bytes)
 	return round_up(gcr_pack_table_bytes(bytes), MEMORY_BYTES);
 }
 
-/* ---- files that are packed ---- */
+/* ---- packed files ---- */
 
 struct gcr_folder_packed *gcr_folder_packed_find(const struct gcr_folder *folder, ino_t ino)
 {
@@ -114,14 +114,14 @@ void gcr_folder_packed_drop(struct gcr_folder *folder, struct gcr_folder_packed 
 	gcr_packs_drop(folder->packs, entries, count);
 }
 
-/* Files that are gone, and their chunks with them. */
+/* Removed files whose chunks are being dropped. */
 struct going {
-	unsigned int attempts; /* that are left, for all of them */
-	unsigned int lost;     /* tables that cannot be opened: nobody knows which chunks go */
-	int result;	       /* why */
+	unsigned int attempts; /* retries left, for all files together */
+	unsigned int lost;     /* tables that cannot be opened, so their chunks are unknown */
+	int result;	       /* the error of the last one */
 };
 
-/* Its table: -EIO, -EMFILE, ... */
+/* Open the table of a removed file: -EIO, -EMFILE, ... */
 static int open_going(struct gcr_folder *folder, struct gcr_folder_packed *packed,
 		      struct going *going)
 {
@@ -259,7 +259,7 @@ int gcr_folder_packed_open(struct gcr_folder *folder, ino_t ino, uint64_t file_b
 	int result = packed ? open_table(folder, packed) : 0;
 
 	if (packed && !result) {
-		/* A daemon may have been killed before it was. */
+		/* A daemon may have been killed before it resized the table. */
 		result = gcr_folder_packed_resize(folder, packed, file_bytes);
 		if (result < 0)
 			gcr_pack_table_unref(gcr_folder_packed_close(packed));
@@ -269,7 +269,7 @@ int gcr_folder_packed_open(struct gcr_folder *folder, ino_t ino, uint64_t file_b
 	return result;
 }
 
-/* What is packed is as much as it was in the file. */
+/* Add the blocks of packed pieces, so that these count as if they were in the file. */
 static void add_blocks(const struct gcr_folder_packed *packed, struct stat *stat)
 {
 	uint64_t unit = (uint64_t)stat->st_blksize;
@@ -278,7 +278,7 @@ static void add_blocks(const struct gcr_folder_packed *packed, struct stat *stat
 	struct gcr_pack_figures figures;
 
 	get_figures(packed, &figures);
-	/* A piece that is just being packed may be in both. */
+	/* A piece that is being packed may be counted in both. */
 	most = most < bytes ? bytes : most;
 	bytes += round_up(figures.packed_bytes - figures.hole_bytes, unit);
 	stat->st_blocks = (blkcnt_t)((bytes < most ? bytes : most) / 512);
@@ -314,7 +314,7 @@ int gcr_folder_packed_create(struct gcr_folder *folder, ino_t ino, uint64_t file
 	packed->file_bytes = file_bytes;
 	packed->memory_bytes = gcr_folder_table_bytes(file_bytes);
 	gcr_pack_table_name(ino, name);
-	/* One that is there could not be read, or its file is long gone. */
+	/* An existing table was unreadable, or belongs to a file removed long ago. */
 	unlinkat(folder->tables_fd, name, 0);
 	result = gcr_pack_table_open(folder->tables_fd, name, file_bytes,
 				     gcr_packs_uid(folder->packs), true, &packed->table, &error);
@@ -330,7 +330,7 @@ int gcr_folder_packed_create(struct gcr_folder *folder, ino_t ino, uint64_t file
 	return 0;
 }
 
-/* The table that is there, of a file that has, or had, some length. */
+/* Open an existing table and read the length of its file from it. */
 static int open_left(int tables_fd, uid_t uid, const char *name,
 		     struct gcr_folder_packed **ret_packed)
 {
@@ -364,7 +364,7 @@ static void free_list(struct gcr_folder_packed *list)
 	}
 }
 
-/* All tables of the directory. */
+/* Open all tables of the directory. */
 static int open_all_left(int tables_fd, uid_t uid, struct gcr_folder_packed **ret_list,
 			 uint64_t *ret_bytes)
 {
@@ -383,7 +383,10 @@ static int open_all_left(int tables_fd, uid_t uid, struct gcr_folder_packed **re
 		if (*entry->d_name == '.')
 			continue;
 		result = open_left(tables_fd, uid, entry->d_name, &packed);
-		/* Its file has holes then; a thaw finds that out. Or it was never finished. */
+		/*
+		 * The table is damaged, and its file has holes, which a thaw finds out; or the
+		 * table was never finished.
+		 */
 		if (result == -EPROTO || result == -ENOENT)
 			result = 0;
 		else if (!result) {
@@ -468,7 +471,7 @@ int gcr_folder_each_packed(struct gcr_folder *folder, gcr_pack_table_visit *visi
 	size_t count = 0;
 	int result = 0;
 
-	/* Nobody else waits for the folder as long as it takes to read all tables. */
+	/* The lock is not held while all tables are read, which takes long. */
 	pthread_mutex_lock(&folder->lock);
 	for (const struct gcr_folder_packed *packed = folder->packed; packed; packed = packed->next)
 		count++;
@@ -555,7 +558,7 @@ int gcr_folder_read_packed(struct gcr_folder_file *file, uint64_t offset, size_t
 		} else {
 			result = gcr_folder_read_file(file->fd, at, part, buffer + done, &got);
 		}
-		/* What cannot be read is an error, and nothing else that it could be taken for. */
+		/* Damaged chunks give -EIO, which cannot be mistaken for another condition. */
 		if (result < 0)
 			return result == -EBADMSG ? -EIO : result;
 		done += got;

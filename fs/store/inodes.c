@@ -23,22 +23,25 @@
 struct free_name {
 	struct free_name *next;
 	uint32_t adopter;
-	bool is_pending; /* it may be there, or not be there yet */
+	bool is_pending; /* the link is being made and may exist already */
 };
 
-/* A file that is passed, open, has names that cost nothing, or is older and has grown. */
+/*
+ * A file that is passed, open, has names that cost nothing, or is older than the daemon and has
+ * grown.
+ */
 struct entry {
-	struct entry *next; /* with the same hash */
+	struct entry *next; /* in the same hash bucket */
 	dev_t device;
 	ino_t inode;
-	unsigned int folders; /* in which it is open */
+	unsigned int folders; /* number of folders that have the file open */
 	struct free_name *free_names;
 	bool is_passed;
-	bool is_older;	      /* it was made before gcr_inodes_begin() */
-	bool has_grown;	      /* it is older, and has more than @older_bytes */
-	bool may_be_mapped;   /* by readers of the daemon before us */
-	uint64_t older_bytes; /* if so, that they may have mapped, from its start on */
-	/* Bytes that count on for it, in going_bytes of @store; NULL: none. */
+	bool is_older;	      /* made before gcr_inodes_begin() */
+	bool has_grown;	      /* older, and has more than @older_bytes */
+	bool may_be_mapped;   /* by readers of the previous daemon */
+	uint64_t older_bytes; /* then the bytes, from the start on, that they may have mapped */
+	/* Bytes that keep counting for the file, in going_bytes of @store; NULL: none. */
 	struct gcr_store *store;
 	uint64_t held_bytes;
 	struct gcr_quota_charge charge;
@@ -53,14 +56,14 @@ static struct {
 	pthread_cond_t linked; /* a name is not pending any more */
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER, .linked = PTHREAD_COND_INITIALIZER};
 
-/* ---- the table; all with its lock held ---- */
+/* ---- the table; all functions with its lock held ---- */
 
 static struct entry **bucket_locked(ino_t inode)
 {
 	return &table.buckets[(inode * 0x9e3779b97f4a7c15) >> 32 & (table.buckets_count - 1)];
 }
 
-/* Where its entry is, or would be; NULL: there is no table yet. */
+/* The link to the file's entry, or to the end of its bucket; NULL: there is no table yet. */
 static struct entry **find_locked(const struct stat *stat)
 {
 	struct entry **link = table.buckets_count ? bucket_locked(stat->st_ino) : NULL;
@@ -77,7 +80,7 @@ static struct entry *get_locked(const struct stat *stat)
 	return link ? *link : NULL;
 }
 
-/* -ENOMEM only while there is no table: a full one is slower. */
+/* -ENOMEM only if there is no table yet: a full table is only slower. */
 static int grow_locked(void)
 {
 	size_t old_count = table.buckets_count;
@@ -128,7 +131,7 @@ static int add_locked(const struct stat *stat, bool is_older, struct entry **ret
 		entry->device = stat->st_dev;
 		entry->inode = stat->st_ino;
 		entry->is_older = is_older;
-		/* Of a file with holes the daemon before us has passed nothing. */
+		/* The previous daemon has passed no file with holes. */
 		entry->may_be_mapped = is_older &&
 				       (uint64_t)stat->st_blocks * 512 >= (uint64_t)stat->st_size;
 		entry->older_bytes = entry->may_be_mapped ? (uint64_t)stat->st_size : 0;
@@ -150,7 +153,7 @@ static void remove_entry_locked(struct entry **link)
 	free(entry);
 }
 
-/* Is there nothing to know of it any more? */
+/* Does the entry contain nothing that is still needed? */
 static bool may_drop(const struct entry *entry, bool has_names)
 {
 	return !entry->folders && !entry->free_names && !entry->is_passed &&
@@ -165,7 +168,7 @@ static void drop_locked(const struct stat *stat)
 		remove_entry_locked(link);
 }
 
-/* ---- what was before ---- */
+/* ---- files of earlier daemons ---- */
 
 static bool is_later(const struct timespec *time, const struct timespec *other)
 {
@@ -204,8 +207,8 @@ void gcr_inodes_begin(void)
 	forget_closed_locked();
 	pthread_mutex_unlock(&table.lock);
 	/*
-	 * Files get the time of this clock, which moves with the timer interrupt. If it is far
-	 * behind, somebody has set it back.
+	 * Files get the time of the coarse clock, which advances with the timer interrupt. A coarse
+	 * clock that is far behind means that the clock has been set back.
 	 */
 	do {
 		nanosleep(&pause, NULL);
@@ -222,8 +225,8 @@ void gcr_inodes_begin_after(const struct timespec *made)
 }
 
 /*
- * Was the file of @fd made before the daemon began? True also if the file cannot be looked at.
- * False if its file system does not note when a file was made: a tmpfs without that is that of a
+ * Was the file of @fd made before the daemon began? True also if the file's attributes cannot be
+ * read. False if the file system does not record creation times: a tmpfs without them is that of a
  * kernel before 5.18, and no kernel before 6.9 passes files.
  */
 static bool is_older_locked(int fd)
@@ -286,13 +289,13 @@ static int begin_link(int fd, struct free_name *name, struct stat *ret_stat)
 	return 0;
 }
 
-/* @name is there, or is freed. */
+/* The link has been made, and @name is kept; or else @name is freed. */
 static void end_link(int fd, struct stat *stat, struct free_name *name, bool is_there)
 {
 	struct free_name **link;
 
 	GCR_LOCK_SCOPE(&table.lock);
-	/* As it is now; if that cannot be found out, its number is the same. */
+	/* Update the attributes; if that fails, the old ones have the same inode number. */
 	fstat(fd, stat);
 	link = &get_locked(stat)->free_names;
 	while (*link != name)
@@ -323,7 +326,7 @@ int gcr_inodes_link(int from_fd, const char *name, int to_fd, uint32_t adopter,
 		free(free_name);
 		return result;
 	}
-	/* Without the lock: it waits for whoever changes the file's length at the moment. */
+	/* Without the lock: linkat() waits for a change of the file's length that is under way. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	if (linkat(AT_FDCWD, path, to_fd, name, AT_SYMLINK_FOLLOW) < 0)
 		result = -errno;
@@ -396,9 +399,9 @@ unsigned int gcr_inodes_folders(const struct stat *stat)
 /* ---- the end of a file ---- */
 
 /*
- * Free the memory of a file of which nobody has a name or a descriptor, but for the first
- * @older_bytes. Memory behind the end of the file (FALLOC_FL_KEEP_SIZE) is freed, too, even if the
- * length stays.
+ * Free the memory of a file without names and descriptors, except for the first @older_bytes.
+ * Memory beyond the end of the file (FALLOC_FL_KEEP_SIZE) is freed, too, even if the length does
+ * not change.
  */
 static void free_memory(int fd, uint64_t older_bytes)
 {
@@ -424,18 +427,18 @@ static bool get_stat(int fd, struct stat *ret_stat)
 	return S_ISREG(ret_stat->st_mode);
 }
 
-/* What is to be done without the lock. */
+/* Work to be done after the lock has been released. */
 struct ending {
-	bool frees; /* all memory of the file but the first @older_bytes */
+	bool frees; /* free all memory of the file except the first @older_bytes */
 	uint64_t older_bytes;
-	struct gcr_store *store; /* in which @bytes count no longer; NULL: none */
+	struct gcr_store *store; /* in which @bytes no longer count; NULL: none */
 	uint64_t bytes;
 	struct gcr_quota_charge charge;
 };
 
 static void carry_out(struct ending *ending, int fd)
 {
-	/* Before it counts no longer. */
+	/* The memory is freed before the bytes stop counting. */
 	if (ending->frees)
 		free_memory(fd, ending->older_bytes);
 	gcr_quota_release(&ending->charge);
@@ -444,8 +447,8 @@ static void carry_out(struct ending *ending, int fd)
 }
 
 /*
- * Does somebody still have the file, but nobody count it? So it is if each name that is left is one
- * of gcr_inodes_link(), or if none is left and a folder has the file open.
+ * Is the file still in use, but counted by no user of it? True if each remaining name was made by
+ * gcr_inodes_link(), or if no name remains and a folder has the file open.
  */
 static bool is_uncounted(const struct entry *entry, const struct stat *stat)
 {
@@ -472,12 +475,15 @@ static void lose_name_locked(struct entry *entry, const struct stat *stat, uint3
 {
 	if (adopter)
 		remove_name_of(entry, adopter);
-	/* Nobody has said whose the last ones were. */
+	/* The last names were removed without their number. */
 	while (!stat->st_nlink && entry->free_names)
 		remove_name(&entry->free_names);
 }
 
-/* It has lost a name, or a folder that had it open. True: @bytes are the entry's. */
+/*
+ * The file has lost a name, or a folder that had it open. Returns true if the entry takes @bytes
+ * over.
+ */
 static bool lose_locked(const struct stat *stat, const struct gcr_inodes_bytes *bytes,
 			struct ending *ret_ending)
 {
@@ -495,7 +501,7 @@ static bool lose_locked(const struct stat *stat, const struct gcr_inodes_bytes *
 				bytes->bytes, &entry->charge);
 		return true;
 	}
-	/* Nobody has it, or somebody who has counted it. */
+	/* The file is unused, or its remaining users have counted the file. */
 	ret_ending->store = TAKE_PTR(entry->store);
 	ret_ending->bytes = entry->held_bytes;
 	ret_ending->charge = entry->charge;
@@ -510,8 +516,8 @@ static bool lose_locked(const struct stat *stat, const struct gcr_inodes_bytes *
 }
 
 /*
- * The entry, if there is one, and the file as it is with each name of which is known whether it is
- * there: others are waited for. False: it is no file, or cannot be looked at.
+ * Returns the attributes of the file and its entry, if there is one, after all pending names of the
+ * file have been settled. Returns false if the file is not a regular file, or cannot be examined.
  */
 static bool get_settled_locked(int fd, struct stat *ret_stat, struct entry **ret_entry)
 {
@@ -531,7 +537,9 @@ static bool lose(int fd, bool closes, const struct gcr_inodes_bytes *bytes)
 	bool is_held = false;
 	struct stat stat;
 
-	/* Of two that are here at the same time, the second one sees what both have done. */
+	/*
+	 * Of two threads that are here at the same time, the second one sees the changes of both.
+	 */
 	pthread_mutex_lock(&table.lock);
 	if (get_settled_locked(fd, &stat, &entry)) {
 		if (entry && closes) {

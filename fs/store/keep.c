@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What is kept of processes that run again (-o keep=): their last snapshot, with its metadata, so
- * that the next freeze copies only what has changed. It is the first to go when the store is short.
- * A kept snapshot belongs to the list, which has a reference of it.
+ * Kept snapshots (-o keep=): the last snapshots of processes that run again, with their metadata,
+ * so that the next freeze copies only the changes. Kept snapshots are dropped first when the store
+ * is short of room. The list holds a reference to each kept snapshot.
  */
 #include "fs/store/store_private.h"
 
@@ -16,7 +16,10 @@
 #include "lib/digest.h"
 #include "lib/extent.h"
 
-/* The first that is @pid's, or of anybody for 0, is the caller's then. Lock: store. */
+/*
+ * Take the first snapshot of @pid, or of any process for 0, out of the list: its reference is the
+ * caller's. Lock: store.
+ */
 static struct gcr_snapshot *take_locked(struct gcr_store *store, pid_t pid, uint64_t start_ticks)
 {
 	for (struct gcr_snapshot **link = &store->kept; *link; link = &(*link)->next_kept) {
@@ -32,7 +35,7 @@ static struct gcr_snapshot *take_locked(struct gcr_store *store, pid_t pid, uint
 	return NULL;
 }
 
-/* Its files are not wanted for anything. */
+/* Discard the snapshot without reusing its files. */
 static void give_up(struct gcr_snapshot *snapshot)
 {
 	gcr_snapshot_taint(snapshot);
@@ -47,7 +50,7 @@ int gcr_store_keep(struct gcr_snapshot *snapshot, struct gcr_digest_buffer **dig
 
 	if (snapshot->cost_bytes > store->keep_limit_bytes)
 		return -ENOSPC;
-	/* From now on nobody changes it. */
+	/* Users cannot change the files from now on. */
 	gcr_folder_begin_verb(snapshot->folder);
 	for (;;) {
 		pthread_mutex_lock(&store->lock);
@@ -130,12 +133,12 @@ void gcr_store_drop_all_kept(struct gcr_store *store)
 	} while (snapshot);
 }
 
-/* ---- using it again ---- */
+/* ---- reuse ---- */
 
 struct name {
 	char text[GCR_EXTENT_NAME_BYTES];
 	size_t index;
-	uint64_t chunk; /* where its digests begin */
+	uint64_t chunk; /* index of its first digest */
 };
 
 static int compare_names(const void *left, const void *right)
@@ -143,7 +146,7 @@ static int compare_names(const void *left, const void *right)
 	return strcmp(((const struct name *)left)->text, ((const struct name *)right)->text);
 }
 
-/* Its files by name, for the caller to free. NULL: no memory. */
+/* The snapshot's files sorted by name; the caller frees the array. NULL: no memory. */
 static struct name *sort_names(const struct gcr_snapshot *snapshot)
 {
 	struct name *names = calloc(snapshot->count ? snapshot->count : 1, sizeof(*names));
@@ -160,7 +163,7 @@ static struct name *sort_names(const struct gcr_snapshot *snapshot)
 	return names;
 }
 
-/* The file that @old has of @extent, which is of the same size; NULL: it has none. */
+/* The file of @old for the same extent, of the same size; NULL: there is none. */
 static const struct name *find(const struct gcr_snapshot *old, const struct name *names,
 			       const struct gcr_extent *extent)
 {
@@ -192,7 +195,7 @@ size_t gcr_store_not_kept(const struct gcr_snapshot *kept, struct gcr_extent *ex
 	return left;
 }
 
-/* The file @index of @old for another snapshot; NULL: it cannot be had. */
+/* Take the file @index of @old for another snapshot; NULL: not available. */
 static struct gcr_pool_file *take_file(struct gcr_snapshot *old, size_t index)
 {
 	struct gcr_pool_file *file = calloc(1, sizeof(*file));
@@ -217,7 +220,7 @@ static struct gcr_pool_file *take_file(struct gcr_snapshot *old, size_t index)
 	store->snapshots_bytes -= file->cost_bytes;
 	store->pool_bytes += file->cost_bytes;
 	pthread_mutex_unlock(&store->lock);
-	/* One that is not what it was is made anew. */
+	/* A file that has changed its size is not reused. */
 	file->is_known = !gcr_store_move_to_pool(old, index, file) &&
 			 !gcr_store_stat_pool_file(store, file, &stat) &&
 			 (uint64_t)stat.st_size == file->bytes;
@@ -230,7 +233,7 @@ static struct gcr_pool_file *take_file(struct gcr_snapshot *old, size_t index)
 	return NULL;
 }
 
-/* Has it the same files, in the same order? Then each digest is where it has to be. */
+/* Have both the same files in the same order? Then the digests are in the right order, too. */
 static bool has_same_files(const struct gcr_snapshot *left, const struct gcr_snapshot *right)
 {
 	bool is_same = left->count == right->count;
@@ -257,7 +260,7 @@ void gcr_store_reuse_kept(struct gcr_snapshot *snapshot, struct gcr_snapshot *ol
 	else if (gcr_digest_buffer_create(gcr_snapshot_first_chunk(snapshot, snapshot->count),
 					  &snapshot->digests) < 0)
 		return;
-	/* From now on nobody can begin to read them. */
+	/* Users cannot begin to read the files from now on. */
 	gcr_folder_retire(old->folder);
 	for (size_t i = 0; i < snapshot->count; i++) {
 		const struct gcr_extent *extent = &snapshot->extents[i];

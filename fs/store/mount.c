@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Where the store is: a tmpfs of its own below the runtime directory, or, without the privilege to
- * mount one, a directory of /dev/shm. An earlier daemon's is taken over.
+ * The location of the store: a tmpfs of its own below the runtime directory or, without the
+ * privilege to mount one, a directory of /dev/shm. A store that an earlier daemon has left is taken
+ * over.
  */
 #include "fs/store/store_private.h"
 
@@ -22,12 +23,15 @@
 #define MOUNT_FLAGS   (MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
 /*
- * 2 MiB pages for every file, and none of them written to a disk. Before Linux 6.4 tmpfs has no
- * noswap; built without huge pages it has no huge=.
+ * 2 MiB pages for every file, and no page written to a disk. tmpfs has noswap since Linux 6.4, and
+ * huge= only if the kernel was built with huge pages.
  */
 static const char *const mount_options[] = {"huge=always,noswap", "noswap", "huge=always", ""};
 
-/* Rooms count names: else one user's, whose room suffices, could be all that the machine allows. */
+/*
+ * Rooms count names. A limit of the mount could be used up by one user whose room still allows
+ * more.
+ */
 #define NO_INODE_LIMIT "nr_inodes=0"
 
 static bool is_tmpfs(int fd)
@@ -45,7 +49,7 @@ static bool has_swap(void)
 
 	while (file && (byte = fgetc(file)) != EOF)
 		lines += byte == '\n';
-	return lines > 1; /* the first is a heading */
+	return lines > 1; /* the first line is a heading */
 }
 
 static void warn_of_swap(const struct gcr_daemon *daemon, const char *where)
@@ -62,7 +66,7 @@ static int open_directory(int parent_fd, const char *name)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Nobody but us may have anything to say in it. */
+/* Only the daemon may have access to the directory. */
 static int check_directory(int fd, const char *path, struct gcr_error *error)
 {
 	struct stat stat;
@@ -77,7 +81,10 @@ static int check_directory(int fd, const char *path, struct gcr_error *error)
 	return 0;
 }
 
-/* Is our mount namespace that of the first process? Then what we mount outlives us. */
+/*
+ * Is the daemon's mount namespace that of process 1? Then its mounts outlive the daemon.
+ * @otherwise: unknown.
+ */
 static bool in_first_namespace(bool otherwise)
 {
 	struct stat ours;
@@ -88,7 +95,7 @@ static bool in_first_namespace(bool otherwise)
 	return ours.st_dev == first.st_dev && ours.st_ino == first.st_ino;
 }
 
-/* 1: none of it gets to a disk; 0: it may. */
+/* Returns 1: none of the tmpfs is written to swap; 0: pages may be swapped; or -errno. */
 static int mount_tmpfs(bool may_swap, const char *path, uint64_t bytes)
 {
 	int result = -EPERM;
@@ -109,7 +116,10 @@ static int mount_tmpfs(bool may_swap, const char *path, uint64_t bytes)
 	return result;
 }
 
-/* The size may be another than last time, and an earlier daemon's store may have few inodes. */
+/*
+ * The size may differ from that of the last start, and an earlier daemon's store may have an inode
+ * limit.
+ */
 static int resize(struct gcr_store *store, uint64_t bytes)
 {
 	struct statfs statfs;
@@ -127,7 +137,10 @@ static int resize(struct gcr_store *store, uint64_t bytes)
 	return 0;
 }
 
-/* Root's. 1: this root, or this kernel, cannot mount one. */
+/*
+ * Attach the store with a mount of its own, for root. Returns 1 if this root, or this kernel,
+ * cannot mount a tmpfs.
+ */
 static int attach_mount(struct gcr_daemon *daemon, struct gcr_store *store, struct gcr_error *error)
 {
 	uint64_t bytes = daemon->options.store_bytes;
@@ -178,7 +191,7 @@ static int attach_mount(struct gcr_daemon *daemon, struct gcr_store *store, stru
 	return result < 0 ? gcr_error_set(error, -result, "the store: %s", strerror(-result)) : 0;
 }
 
-/* One runtime directory, one store: FNV-1a of its path. */
+/* One store for each runtime directory: FNV-1a of its path. */
 static uint64_t hash(const char *text)
 {
 	uint64_t value = UINT64_C(0xcbf29ce484222325);
@@ -188,7 +201,7 @@ static uint64_t hash(const char *text)
 	return value;
 }
 
-/* A mount namespace may have a /dev/shm of its own, which goes with it. */
+/* A mount namespace may have a private /dev/shm, which disappears with the namespace. */
 static bool is_everybodys(int fd)
 {
 	struct stat ours;
@@ -222,7 +235,7 @@ static int attach_directory(struct gcr_daemon *daemon, struct gcr_store *store,
 	if (fstatfs(fd, &statfs) < 0)
 		return gcr_error_set(error, errno, "%s: %s", path, strerror(errno));
 	store->size_bytes = daemon->options.store_bytes;
-	if (statfs.f_blocks && /* 0: it has no limit */
+	if (statfs.f_blocks && /* 0: no limit */
 	    (uint64_t)statfs.f_blocks * (uint64_t)statfs.f_bsize < store->size_bytes)
 		store->size_bytes = (uint64_t)statfs.f_blocks * (uint64_t)statfs.f_bsize;
 	warn_of_swap(daemon, path);
@@ -246,7 +259,7 @@ dev_t gcr_store_mount_device(const struct gcr_store *store)
 	return store->mountpoint && fstat(store->fd, &stat) == 0 ? stat.st_dev : 0;
 }
 
-/* One at a time has this name, for a moment. */
+/* The mount point's name is used by one thread at a time, briefly. */
 static pthread_mutex_t apart_lock = PTHREAD_MUTEX_INITIALIZER;
 
 int gcr_store_mount_apart(struct gcr_store *store, uint64_t bytes, int *ret_fd)
@@ -266,7 +279,9 @@ int gcr_store_mount_apart(struct gcr_store *store, uint64_t bytes, int *ret_fd)
 	fd = result < 0 ? result : open_directory(AT_FDCWD, path);
 	if (result >= 0 && umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) < 0)
 		gcr_log(LOG_WARNING, 0, "%s cannot be unmounted: %s", path, strerror(errno));
-	/* With one that a daemon has left as it was killed just here, it stays. */
+	/*
+	 * Fails, and the directory stays, if a daemon that was killed here has left a mount on it.
+	 */
 	rmdir(path);
 	if (fd < 0)
 		return fd;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Pieces are handed out one after the other, file by file; what is done with one is done without a
- * lock of ours. work->lock guards which comes next; a file is closed by who has done its last
- * piece.
+ * Pieces are handed out one after the other, file by file; each piece is packed or unpacked without
+ * a lock of this file. work->lock guards the choice of the next piece; a file is closed by the
+ * thread that finishes its last piece.
  */
 #include "fs/store/pack_work.h"
 
@@ -20,39 +20,39 @@
 #include "lib/extent.h"
 #include "lib/lock.h"
 
-/* A piece that somebody writes to all the time is left to the next time. */
+/* Attempts for a piece that is written to all the time; then the piece is left as it is. */
 #define ATTEMPTS 3
 
 /*
- * A file that somebody has just closed may be open for a moment: in all so many looks at those that
- * are open are taken, one after the other.
+ * A file that was just closed may still be open for a moment: the total number of retries for open
+ * files, and the pause before each.
  */
 #define LOOKS	  50
 #define LOOK_MSEC 20
 
-/* A file that is being worked at. */
+/* A file whose pieces are being packed or unpacked. */
 struct source {
 	struct gcr_folder_file *file;
 	size_t index;	    /* in the snapshot */
-	unsigned int users; /* threads, and the work as long as there are pieces to hand out */
-	bool is_skipped;    /* nothing more is to be done with it */
+	unsigned int users; /* threads, and the work itself while there are pieces to hand out */
+	bool is_skipped;    /* the rest of the file is left as it is */
 };
 
 struct gcr_pack_work {
 	/* fixed for life */
 	struct gcr_snapshot *snapshot;
 	bool unpack;
-	bool is_alone; /* its chunks are shared with none */
+	bool is_alone; /* its chunks are not shared with other snapshots */
 
-	pthread_mutex_t lock;  /* guards what follows */
+	pthread_mutex_t lock;  /* guards the fields below */
 	size_t next_file;      /* to be opened */
-	struct source *source; /* the one that is open; NULL: none is */
-	uint64_t next_piece;   /* of it */
+	struct source *source; /* the file that is open; NULL: none */
+	uint64_t next_piece;   /* of this file */
 	uint64_t pieces;
 	unsigned int skipped;
-	unsigned int looks;	  /* that are left */
-	unsigned int failed;	  /* files with which something went wrong */
-	struct gcr_error failure; /* with the first of them */
+	unsigned int looks;	  /* retries left */
+	unsigned int failed;	  /* files with errors */
+	struct gcr_error failure; /* the error of the first of them */
 };
 
 struct gcr_pack_worker {
@@ -70,7 +70,7 @@ unsigned int gcr_pack_work_threads(void)
 	return count < GCR_PACK_WORK_THREADS_MAX ? count : GCR_PACK_WORK_THREADS_MAX;
 }
 
-/* ---- life ---- */
+/* ---- creation and end ---- */
 
 int gcr_pack_work_create(struct gcr_snapshot *snapshot, bool unpack, bool is_alone,
 			 struct gcr_pack_work **ret_work, struct gcr_error *error)
@@ -87,7 +87,7 @@ int gcr_pack_work_create(struct gcr_snapshot *snapshot, bool unpack, bool is_alo
 	work->unpack = unpack;
 	work->is_alone = is_alone;
 	work->looks = LOOKS;
-	/* To look for something in it would be to change it. */
+	/* Nothing is packed; searching the files would change the snapshot. */
 	if (!gcr_folder_packs(gcr_snapshot_folder(snapshot)))
 		work->next_file = gcr_snapshot_count(snapshot);
 	pthread_mutex_init(&work->lock, NULL);
@@ -146,7 +146,7 @@ unsigned int gcr_pack_work_skipped(struct gcr_pack_work *work)
 	return work->skipped;
 }
 
-/* ---- what goes wrong ---- */
+/* ---- errors ---- */
 
 static int explain(const struct gcr_pack_work *work, size_t index, int result,
 		   struct gcr_error *error)
@@ -175,7 +175,7 @@ static int explain(const struct gcr_pack_work *work, size_t index, int result,
 	}
 }
 
-/* Do the others fare no better? */
+/* Would the other files fail with the same error? */
 static bool is_of_all(int result)
 {
 	switch (-result) {
@@ -191,7 +191,10 @@ static bool is_of_all(int result)
 	}
 }
 
-/* Something went wrong with a file: 1, the others go on, or the error, with words. Lock: work. */
+/*
+ * A file has failed: returns 1 if the work continues with the others, or the error, with a message.
+ * Lock: work.
+ */
 static int fail_locked(struct gcr_pack_work *work, size_t index, int result,
 		       struct gcr_error *error)
 {
@@ -215,7 +218,7 @@ int gcr_pack_work_result(struct gcr_pack_work *work, struct gcr_error *error)
 
 /* ---- the next piece ---- */
 
-/* Open the next file that is there. 0: there is none. Errors, with words. Lock: work. */
+/* Open the next file that exists. 0: there is none. Errors, with a message. Lock: work. */
 static int open_next_locked(struct gcr_pack_work *work, struct gcr_error *error)
 {
 	while (work->next_file < gcr_snapshot_count(work->snapshot)) {
@@ -223,11 +226,11 @@ static int open_next_locked(struct gcr_pack_work *work, struct gcr_error *error)
 		struct gcr_folder_file *file;
 		int result;
 
-		/* The program itself reads managed memory from its files. */
+		/* The program itself reads managed memory from these files. */
 		if (gcr_snapshot_extent(work->snapshot, index)->kind != GCR_MEMORY_DEVICE)
 			continue;
 		result = gcr_snapshot_open_to_pack(work->snapshot, index, &file);
-		/* Its owner has removed it, or has another name for it now. */
+		/* The owner has removed or renamed the file. */
 		if (result == -ENOENT)
 			continue;
 		if (result < 0) {
@@ -250,8 +253,8 @@ static int open_next_locked(struct gcr_pack_work *work, struct gcr_error *error)
 }
 
 /*
- * 1: there is one, in *ret_source (to be put back) and *ret_piece; 0: none is left. Errors, with
- * words.
+ * Returns 1 with a piece in *ret_source (to be put back) and *ret_piece; 0: none is left. Errors,
+ * with a message.
  */
 static int take_piece(struct gcr_pack_work *work, struct source **ret_source, uint64_t *ret_piece,
 		      struct gcr_error *error)
@@ -272,9 +275,9 @@ static int take_piece(struct gcr_pack_work *work, struct source **ret_source, ui
 	return 1;
 }
 
-/* ---- what is done with it ---- */
+/* ---- packing a piece ---- */
 
-/* The entry of a chunk, and with it a reference to the chunk. */
+/* Makes the entry of a chunk, including a reference to the chunk. */
 static int pack_chunk(struct gcr_packs *packs, struct gcr_pack_worker *worker, bool is_alone,
 		      const uint8_t *bytes, size_t size, struct gcr_pack_entry *ret_entry)
 {
@@ -287,7 +290,7 @@ static int pack_chunk(struct gcr_packs *packs, struct gcr_pack_worker *worker, b
 		gcr_packs_zeros(size, ret_entry);
 		return 0;
 	}
-	/* Of what is there: the paper with the digests is its owner's to change. */
+	/* Computed from the bytes: the owner may have changed the file `digests`. */
 	gcr_digest_of(bytes, size, &digest);
 	if (!is_alone)
 		result = gcr_packs_share(packs, worker->packer, &digest, bytes, size, ret_entry);
@@ -313,7 +316,7 @@ static int pack_chunks(struct gcr_packs *packs, struct gcr_pack_worker *worker, 
 	return result;
 }
 
-/* Whose references have not become the file's. */
+/* On errors the chunks' references are dropped. */
 static int try_pack_piece(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
 			  struct gcr_folder_file *file, uint64_t piece,
 			  const struct gcr_wanted *wanted)
@@ -340,7 +343,7 @@ static int try_pack_piece(struct gcr_pack_work *work, struct gcr_pack_worker *wo
 	return result;
 }
 
-/* May it be closed by now? */
+/* The file is open elsewhere: wait briefly for its close. False: no retries are left. */
 static bool look_again(struct gcr_pack_work *work)
 {
 	bool may_look;
@@ -381,7 +384,7 @@ int gcr_pack_work_step(struct gcr_pack_work *work, struct gcr_pack_worker *worke
 	if (!result || result == -ENODATA)
 		result = 1;
 	else if (source->is_skipped && !is_of_all(result))
-		result = 1; /* another thread has told of it */
+		result = 1; /* another thread has reported the error */
 	else if (result == -ETXTBSY || result == -EMLINK) {
 		source->is_skipped = true;
 		work->skipped++;

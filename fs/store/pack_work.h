@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The files of one snapshot, packed or unpacked piece by piece, by any number of threads. Whoever
- * reads and writes them goes on meanwhile; a verb that begins ends it within a piece. Whatever
- * happens, each piece is either packed or not, and all that was done stays.
+ * Pack or unpack the files of one snapshot piece by piece, on any number of threads. Readers and
+ * writers of the files are not blocked; a verb that begins stops the work within a piece. At any
+ * time each piece is either packed or not, and the pieces that were done stay so.
  */
 #ifndef GCR_FS_STORE_PACK_WORK_H
 #define GCR_FS_STORE_PACK_WORK_H
@@ -18,42 +18,46 @@ struct gcr_wanted;
 struct gcr_pack_work; /* thread-safe */
 
 /*
- * Of @snapshot, to which a reference is taken; what was never packed stays untouched when it is to
- * be unpacked. With @is_alone its chunks are shared with none. Errors of
- * gcr_snapshot_begin_packing(), with words.
+ * Begin work on @snapshot, to which a reference is taken. Unpacking a snapshot that was never
+ * packed leaves it untouched. With @is_alone its chunks are not shared with other snapshots. Errors
+ * of gcr_snapshot_begin_packing(), with a message.
  */
 int gcr_pack_work_create(struct gcr_snapshot *snapshot, bool unpack, bool is_alone,
 			 struct gcr_pack_work **ret_work, struct gcr_error *error);
 void gcr_pack_work_destroy(struct gcr_pack_work *work); /* NULL is allowed */
 GCR_DEFINE_CLEANUP(struct gcr_pack_work *, gcr_pack_work_destroy);
 
-/* More are of use only while nothing else is done, and each has its own scratch memory. */
+/* More threads are of use only on an idle machine, and each has its own scratch memory. */
 #define GCR_PACK_WORK_THREADS_MAX 8
-/* So many are of use here. */
+/* The number of threads that are of use on this machine. */
 unsigned int gcr_pack_work_threads(void);
 
-struct gcr_pack_worker; /* what one thread needs to pack: buffers */
+struct gcr_pack_worker; /* the buffers of one thread that packs */
 
 int gcr_pack_worker_create(struct gcr_pack_worker **ret_worker); /* -ENOMEM */
 void gcr_pack_worker_destroy(struct gcr_pack_worker *worker);	 /* NULL is allowed */
 GCR_DEFINE_CLEANUP(struct gcr_pack_worker *, gcr_pack_worker_destroy);
 
 /*
- * The next piece: 1, or 0 if there is none left to begin with. @worker may be NULL to unpack. What
- * goes wrong with one file alone is left to gcr_pack_work_result(), and the others go on. Errors,
- * with words: -ECANCELED a verb has begun, or the snapshot is gone; -ENOSPC, -ENOMEM, -EMFILE, ...
- * -ECANCELED without words: it waited for others, and is no longer @wanted (which may be NULL).
+ * Pack or unpack the next piece. Returns 1, or 0 if there is none left to begin with. @worker may
+ * be NULL to unpack. An error of a single file is left to gcr_pack_work_result(), and the work
+ * continues with the other files. Errors, with a message: -ECANCELED a verb has begun, or the
+ * snapshot is gone; -ENOSPC, -ENOMEM, -EMFILE, ... -ECANCELED without a message: the work is no
+ * longer @wanted (NULL: always wanted), noticed while waiting for other pieces.
  */
 int gcr_pack_work_step(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
 		       const struct gcr_wanted *wanted, struct gcr_error *error);
 
-/* What went wrong with single files, which stay as they are: of the first, with words; or 0. */
+/*
+ * The first error of a single file, with a message; 0 if there was none. Files with errors stay as
+ * they are.
+ */
 int gcr_pack_work_result(struct gcr_pack_work *work, struct gcr_error *error);
 
-/* What is packed or unpacked; stays the work's. */
+/* The snapshot that is packed or unpacked; stays the work's. */
 struct gcr_snapshot *gcr_pack_work_snapshot(const struct gcr_pack_work *work);
 
-/* Files that stay as they are: others have them open, mapped or linked. */
+/* Number of files that stay as they are because they are open, mapped or linked elsewhere. */
 unsigned int gcr_pack_work_skipped(struct gcr_pack_work *work);
 
 #endif

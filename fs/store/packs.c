@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What of the store is packed: the chunks of each user (fs/pack/packs.h) with the memory that they
- * take, and the tables of snapshots, which have references to chunks. Each table in the store has
- * claimed its chunks when the daemon starts, whether somebody opens its snapshot or not; they are
- * dropped when it is removed.
+ * The store's part in packing: the packed chunks of each user (fs/pack/packs.h) with the memory
+ * that they take, and the tables of snapshots, which hold references to chunks. When the daemon
+ * starts, each table in the store claims its chunks, whether its snapshot gets opened or not;
+ * removing a table drops them.
  */
 #include "fs/store/store_private.h"
 
@@ -21,9 +21,12 @@
 #include "fs/store/folder.h"
 #include "lib/beneath.h"
 
-/* ---- the account ---- */
+/* ---- accounts ---- */
 
-/* With the packs locked: nobody waits here. The room was made before the piece was begun. */
+/*
+ * Called with the packs locked, so this function must not wait. The room was reserved before the
+ * piece was begun.
+ */
 static int take(void *data, uid_t uid, uint64_t bytes, bool is_there)
 {
 	struct gcr_store *store = data;
@@ -45,7 +48,7 @@ static void give(void *data, uid_t uid, uint64_t bytes)
 	gcr_store_count_packed(store, uid, GCR_QUOTA_STORE, 0, bytes);
 }
 
-/* What is free on the disk changes, and with it what a part of it is. */
+/* One user's share is a part of the free space on the disk, which changes. */
 static void set_spill_limit(const struct gcr_store *store)
 {
 	uint64_t bytes;
@@ -80,13 +83,16 @@ void gcr_store_packs_figures(struct gcr_store *store, struct gcr_packs_figures *
 	gcr_packs_users_figures(store->packs, ret_figures);
 }
 
-/* ---- tables ---- */
+/* ---- tables of snapshots ---- */
 
-/* What is done with a packed piece. */
+/* An operation on a packed piece. */
 typedef int use_piece(struct gcr_packs *packs, const char *name, struct gcr_pack_table *table,
 		      uint64_t piece);
 
-/* What is not there is marked so: nobody may drop what it has not claimed. */
+/*
+ * Claims the chunks of a piece. A missing chunk is marked as lost in the table, because only
+ * claimed chunks may be dropped.
+ */
 static int claim(struct gcr_packs *packs, const char *name, struct gcr_pack_table *table,
 		 uint64_t piece)
 {
@@ -115,7 +121,10 @@ static int drop(struct gcr_packs *packs, const char *name, struct gcr_pack_table
 	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
 
 	gcr_pack_table_read(table, piece, entries);
-	/* A daemon that is killed here leaves no table that names places of other chunks. */
+	/*
+	 * In this order, a daemon that is killed here leaves no table that refers to chunks of
+	 * others.
+	 */
 	gcr_pack_table_lose(table, piece, 0, GCR_PACK_PIECE_CHUNKS);
 	gcr_packs_drop(packs, entries, GCR_PACK_PIECE_CHUNKS);
 	return 0;
@@ -136,15 +145,15 @@ static int use_table(struct gcr_packs *packs, int tables_fd, const char *table_n
 		if (gcr_pack_table_is_packed(table, piece))
 			result = use(packs, name, table, piece);
 	/*
-	 * When the removal is tried again, it does not come to this table any more. A reader of the
-	 * packed file has the table mapped.
+	 * The table is removed, so that a retry of the removal skips it. A reader of the packed
+	 * file has the table mapped.
 	 */
 	if (!result && use == drop)
 		unlinkat(tables_fd, table_name, 0);
 	return result;
 }
 
-/* All tables in a directory, of one user. -ENOMEM, ... */
+/* Applies @use to all tables in a directory, which are of one user; closes @fd. -ENOMEM, ... */
 static int use_directory(struct gcr_store *store, int fd, uid_t uid, const char *name,
 			 use_piece *use)
 {
@@ -166,7 +175,7 @@ static int use_directory(struct gcr_store *store, int fd, uid_t uid, const char 
 		if (*entry->d_name == '.')
 			continue;
 		result = use_table(packs, dirfd(dir), entry->d_name, name, use);
-		if (result == -ENOENT) /* one that was never finished */
+		if (result == -ENOENT) /* a table that was never finished */
 			result = 0;
 		if (result != -EPROTO)
 			continue;
@@ -201,7 +210,7 @@ static int use_tables(struct gcr_store *store, const char *name, use_piece *use)
 	uid_t uid = 0;
 	int fd = gcr_store_find_tables(store, name, &uid);
 
-	/* There is none; whatever else may be so only now. */
+	/* There are no tables; any other error may be temporary. */
 	if (fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP)
 		return 0;
 	return fd < 0 ? fd : use_directory(store, fd, uid, name, use);
@@ -221,7 +230,7 @@ int gcr_store_drop_tables(struct gcr_store *store, const char *name)
 	return 0;
 }
 
-/* ---- life ---- */
+/* ---- start and stop ---- */
 
 int gcr_store_start_packs(struct gcr_store *store)
 {
@@ -241,7 +250,7 @@ int gcr_store_start_packs(struct gcr_store *store)
 	for (const struct gcr_store_leftover *left = store->leftovers; left && !result;
 	     left = left->next)
 		result = use_tables(store, left->name, claim);
-	/* Not if some may not have been seen. */
+	/* After an error some claims may be missing: nothing is removed. */
 	if (!result)
 		gcr_packs_users_sweep(store->packs);
 	set_spill_limit(store);
@@ -254,7 +263,7 @@ void gcr_store_stop_packs(struct gcr_store *store)
 	gcr_room_destroy(TAKE_PTR(store->packs_room));
 }
 
-/* ---- a snapshot ---- */
+/* ---- packing a snapshot ---- */
 
 int gcr_snapshot_attach_tables(struct gcr_snapshot *snapshot, struct gcr_error *error)
 {
@@ -315,7 +324,7 @@ int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *
 	result = gcr_folder_touch(snapshot->folder);
 	if (!result && fstat(snapshot->root_fd, &stat) < 0)
 		result = -errno;
-	/* Chunks are not shared with a container, and count for it. */
+	/* The chunks of a container are shared with no other user, and count for the container. */
 	if (!result)
 		result = make_tables(snapshot, owner_of(snapshot) == GCR_QUOTA_OTHER_ROOT
 						       ? GCR_QUOTA_OTHER_ROOT

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Where places are in the store: `incoming-NAME` with a directory `snapshot` in it,
- * both their owner's. Nothing of them is promised; what is written is taken as it comes.
+ * Places in the store: a directory `incoming-NAME` with a directory `snapshot` in it, both owned by
+ * the place's user. No room is promised to a place in advance; each write takes its room.
  */
 #include "fs/store/store_private.h"
 
@@ -147,7 +147,7 @@ int gcr_store_end_begun_places(struct gcr_store *store,
 	return 0;
 }
 
-/* The account of what is there already. */
+/* The data for the account of a tree that exists already. */
 struct opening {
 	struct gcr_store *store;
 	struct gcr_tree_sum sum;
@@ -193,7 +193,10 @@ int gcr_store_open_place(struct gcr_store *store, const char *name, struct stat 
 			&folder);
 	if (result < 0)
 		return result;
-	/* Before anybody else has it: `opening` is not needed any more then. */
+	/*
+	 * Before the folder is visible to other threads: touch() is called now, and `opening` is
+	 * not used later.
+	 */
 	result = gcr_folder_touch(folder);
 	if (result < 0) {
 		gcr_folder_unref(folder);

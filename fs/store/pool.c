@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The pool (-o pool=): files whose pages are there already, ready for the next freeze of the
- * process they are for, and of no other. A thread of low priority makes and fills them. They are
- * the first to go when the store or the host is short of memory.
+ * The pool (-o pool=): files with allocated pages, ready for the next freeze of the process that
+ * they are made for, and of no other. A thread of low priority makes and fills them. When the store
+ * or the host is short of memory, they are given up after the kept snapshots.
  */
 #include "fs/store/store_private.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -40,7 +41,9 @@ void gcr_store_remove_pool_files(struct gcr_store *store, struct gcr_pool_file *
 		files = file->next;
 		gcr_store_unlink_pool_file(store, file);
 		pthread_mutex_lock(&store->lock);
-		/* It gets pages until the thread of the pool, which never waits here, sees it gone.
+		/*
+		 * The pool's thread may still add pages to the file until it notices the removal;
+		 * that thread never waits here.
 		 */
 		while (file->number == store->filling_number)
 			pthread_cond_wait(&store->changed, &store->lock);
@@ -134,7 +137,7 @@ void gcr_store_take_from_pool_locked(struct gcr_snapshot *snapshot, struct gcr_p
 	wanted = sort_extents(snapshot->extents, snapshot->count);
 	if (!wanted)
 		return;
-	/* The same size first. */
+	/* First the files of the same size. */
 	for (size_t i = 0; i < snapshot->count; i++) {
 		uint64_t bytes = snapshot->extents[wanted[i]].bytes;
 
@@ -149,8 +152,9 @@ void gcr_store_take_from_pool_locked(struct gcr_snapshot *snapshot, struct gcr_p
 		}
 	}
 	/*
-	 * Of what is left, the largest for the largest, to be cut. Never stretched: whoever has a
-	 * longer part of it registered with the driver would go on with pages that were cut off.
+	 * Then the largest remaining files for the largest remaining extents, to be cut. Files are
+	 * never extended: a process that has registered the longer file with the driver would keep
+	 * using pages that were cut off.
 	 */
 	at = 0;
 	for (size_t i = 0; i < snapshot->count; i++) {
@@ -170,7 +174,7 @@ void gcr_store_take_from_pool_locked(struct gcr_snapshot *snapshot, struct gcr_p
 		}
 	}
 	pool->files = rest;
-	/* Not before it runs again. */
+	/* No new files before the process runs again. */
 	free(TAKE_PTR(pool->wanted));
 	for (size_t i = 0; i < snapshot->count; i++)
 		if (files[i] && files[i] == store->filling)
@@ -198,7 +202,7 @@ void gcr_store_return_to_pool_locked(struct gcr_snapshot *snapshot, struct gcr_p
 		if (file && pool) {
 			file->next = pool->files;
 			pool->files = file;
-		} else if (file) { /* the process has ended meanwhile */
+		} else if (file) { /* the process has ended since */
 			gcr_store_give_up_locked(store, file);
 		}
 	}
@@ -230,7 +234,7 @@ struct gcr_pool_file *gcr_store_shrink_pool_locked(struct gcr_store *store, uint
 	return given_up;
 }
 
-/* Lock: store. NULL: no memory. */
+/* The process's pool, made if there was none. NULL: no memory. Lock: store. */
 static struct gcr_pool *get_pool_locked(struct gcr_store *store, pid_t pid, uint64_t start_ticks)
 {
 	struct gcr_pool **link = find_pool_locked(store, pid, start_ticks);
@@ -297,7 +301,7 @@ void gcr_store_pool_drop(struct gcr_store *store, pid_t pid, uint64_t start_tick
 	pthread_mutex_unlock(&store->lock);
 }
 
-/* ---- what was a snapshot ---- */
+/* ---- files of discarded snapshots ---- */
 
 static bool is_alive(pid_t pid, uint64_t start_ticks)
 {
@@ -311,7 +315,10 @@ static bool is_alive(pid_t pid, uint64_t start_ticks)
 	return r < 0 ? gcr_proc_is_silent(r) : !r;
 }
 
-/* The file @index of it becomes one of the pool, if that has the room. Lock: store. */
+/*
+ * Make the file @index of a snapshot a file of the pool, if the pool has room. NULL: not reused.
+ * Lock: store.
+ */
 static struct gcr_pool_file *return_file_locked(struct gcr_snapshot *snapshot, size_t index)
 {
 	uint64_t cost = gcr_store_cost(snapshot->extents[index].bytes);
@@ -320,9 +327,10 @@ static struct gcr_pool_file *return_file_locked(struct gcr_snapshot *snapshot, s
 	struct gcr_pool_file *file;
 
 	/*
-	 * What somebody reads must not change, nor what is used again be written to by another: the
-	 * program has managed memory's files. Holes are for the worker that has made them: others
-	 * may have the pages registered that were there.
+	 * A file that a user reads must not change, and a file that another process may write to
+	 * must not be used again: the program itself has the files of managed memory mapped. A file
+	 * with holes is not reused either, because other processes may have the pages registered
+	 * that were there.
 	 */
 	if (snapshot->is_tainted || snapshot->files[index].unlinked || before < cost ||
 	    snapshot->extents[index].kind != GCR_MEMORY_DEVICE ||
@@ -341,7 +349,7 @@ static struct gcr_pool_file *return_file_locked(struct gcr_snapshot *snapshot, s
 	return file;
 }
 
-/* One that cannot be moved is not made: the thread makes a new one, and the old one is removed. */
+/* If the file cannot be moved, `made` stays false. */
 int gcr_store_move_to_pool(struct gcr_snapshot *snapshot, size_t index, struct gcr_pool_file *file)
 {
 	char name[GCR_EXTENT_NAME_BYTES];
@@ -367,24 +375,37 @@ int gcr_store_stat_pool_file(struct gcr_store *store, const struct gcr_pool_file
 	return fstatat(store->pool_fd, name, ret_stat, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
 }
 
+static bool has_ended(int pidfd)
+{
+	struct pollfd wait = {.fd = pidfd, .events = POLLIN};
+
+	return poll(&wait, 1, 0) == 1;
+}
+
 void gcr_store_return_to_pool(struct gcr_snapshot *snapshot)
 {
 	struct gcr_store *store = snapshot->store;
+	_cleanup_close_ int pidfd = -1;
 	_cleanup_free_ struct gcr_pool_file **files = NULL;
 	_cleanup_free_ bool *is_read = NULL;
 
-	if (!store->pool_limit_bytes || !is_alive(snapshot->pid, snapshot->start_ticks))
+	/* A process that cannot be examined gets no pool. */
+	if (!store->pool_limit_bytes || !is_alive(snapshot->pid, snapshot->start_ticks) ||
+	    gcr_proc_open(snapshot->pid, snapshot->start_ticks, &pidfd) < 0)
 		return;
 	files = calloc(snapshot->count ? snapshot->count : 1, sizeof(*files));
 	is_read = calloc(snapshot->count ? snapshot->count : 1, sizeof(*is_read));
 	if (!files || !is_read)
 		return;
-	/* Nobody can open one any more. */
+	/* The snapshot is retired: no new descriptor of its files can be opened. */
 	for (size_t i = 0; i < snapshot->count; i++)
 		is_read[i] = gcr_snapshot_is_file_read(snapshot, i);
 	pthread_mutex_lock(&store->lock);
-	/* If it has ended since, its pool is dropped after this. */
-	if (!store->stopping && is_alive(snapshot->pid, snapshot->start_ticks) &&
+	/*
+	 * If the process ends after this check, its pool is dropped later. /proc is not read here:
+	 * such a read may block, and other threads wait for the lock.
+	 */
+	if (!store->stopping && !has_ended(pidfd) &&
 	    get_pool_locked(store, snapshot->pid, snapshot->start_ticks))
 		for (size_t i = 0; i < snapshot->count; i++)
 			files[i] = is_read[i] ? NULL : return_file_locked(snapshot, i);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Faulting in the pages of new files, so that whoever writes them finds memory. Threads take a
- * piece of a file at a time; what is of different GPUs is done side by side, as it is copied side
- * by side, and so are several snapshots. They end when there is nothing left.
+ * Faulting in the pages of new files ahead of the writers. Each thread takes a piece of a file at a
+ * time. The files of different GPUs are populated in parallel, as they are copied in parallel, and
+ * so are several snapshots. The threads end when there is nothing left to do.
  */
 #include "fs/store/store_private.h"
 
@@ -23,8 +23,9 @@ struct piece {
 };
 
 /*
- * Reading is enough to get a page of a tmpfs, and cannot undo what somebody writes meanwhile. With
- * the room taken first, there is no lack of it for the kernel to answer with a signal.
+ * A read is enough to allocate a page of a tmpfs, and cannot overwrite the bytes of a concurrent
+ * writer. fallocate() reports a lack of memory as an error; without it, the read would raise a
+ * signal.
  */
 static int touch(int fd, uint64_t offset, uint64_t bytes, const volatile char *place)
 {
@@ -37,13 +38,13 @@ static int touch(int fd, uint64_t offset, uint64_t bytes, const volatile char *p
 
 int gcr_store_populate_piece(int fd, uint64_t offset, uint64_t bytes)
 {
-	/* The kernel chooses a place where huge pages fit. */
+	/* The kernel chooses an address that suits huge pages. */
 	void *place = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
 	int result = 0;
 
 	if (place == MAP_FAILED)
 		return -errno;
-	/* A tmpfs that is not ours may give huge pages to who asks. */
+	/* A tmpfs that is not the daemon's own may give huge pages only on request. */
 	madvise(place, bytes, MADV_HUGEPAGE);
 	if (madvise(place, bytes, MADV_POPULATE_WRITE) < 0)
 		result = errno == EINVAL ? touch(fd, offset, bytes, place) : -errno;
@@ -99,13 +100,16 @@ void gcr_snapshot_stop_populating(struct gcr_snapshot *snapshot)
 	pthread_mutex_lock(&snapshot->store->lock);
 	if (snapshot->populating)
 		gcr_store_stop_populating_locked(snapshot);
-	/* Pages that come later would be in holes that somebody has made. */
+	/* Pages that were added later would fill holes that have been made in the meantime. */
 	while (snapshot->pieces_under_way)
 		pthread_cond_wait(&snapshot->store->changed, &snapshot->store->lock);
 	pthread_mutex_unlock(&snapshot->store->lock);
 }
 
-/* A piece of the first job, which becomes the last. A reference goes along. Lock: store. */
+/*
+ * Take a piece of the first job, which becomes the last one, with a reference to its snapshot.
+ * Lock: store.
+ */
 static bool take_piece_locked(struct gcr_store *store, struct piece *piece)
 {
 	while (store->jobs) {
@@ -184,7 +188,7 @@ static void *populate_all(void *data)
 	return NULL;
 }
 
-/* Consecutive extents of one GPU and one kind. */
+/* Consecutive extents of one GPU and one kind form a group. */
 static int make_groups(struct gcr_snapshot *snapshot)
 {
 	struct gcr_store_group *groups = calloc(snapshot->count, sizeof(*groups));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Writing and reading records (see record.h). Everything is opened below the runtime directory's
+ * Writing and reading records (see record.h). All files are opened below the runtime directory's
  * descriptor and never through a symbolic link. The runtime directory is a tmpfs: no fsync.
  */
 #include "fs/store/record.h"
@@ -57,7 +57,7 @@ static bool is_engine(const char *text)
 		       length;
 }
 
-/* Start times count from boot, so a record is worth nothing after the next one. */
+/* Start times count from boot, so records of an earlier boot are useless. */
 static int read_boot_id(char boot_id[BOOT_ID_BYTES])
 {
 	_cleanup_close_ int fd = -1;
@@ -83,7 +83,7 @@ static int open_records(int directory_fd, bool create)
 	return fd < 0 ? -errno : fd;
 }
 
-/* A name may hold any byte: blanks, '%' and what does not print become %XX. */
+/* A name may hold any byte: blanks, '%' and non-printing bytes become %XX. */
 static void print_comm(FILE *stream, const char *comm)
 {
 	fputs("comm ", stream);
@@ -153,7 +153,7 @@ static int print_record(const struct gcr_record *record, char **ret_text, size_t
 		fprintf(stream, "frozen_for %d %" PRIu64 "\n", (int)record->frozen_for_pid,
 			record->frozen_for_start_ticks);
 	print_comm(stream, record->comm);
-	/* The stream owns the text until it is closed, which tells of a lack of memory too. */
+	/* The stream owns the text until fclose(), which also reports a lack of memory. */
 	if (fclose(stream) != 0)
 		return -ENOMEM;
 	*ret_text = TAKE_PTR(text);
@@ -259,7 +259,7 @@ static bool parse_hex_byte(const char *text, uint8_t *ret_byte)
 	return true;
 }
 
-/* What is being parsed; `record` is first filled, then believed. */
+/* A record being parsed; `record` is filled line by line and used only if all of it is valid. */
 struct parse {
 	struct gcr_record record;
 	char boot_id[BOOT_ID_BYTES];
@@ -422,7 +422,7 @@ static bool parse_comm(const char *value, struct parse *parse)
 static const struct key {
 	const char *name;
 	bool (*parse)(const char *value, struct parse *parse);
-	bool may_repeat; /* any number of times, also none; the others stand there once */
+	bool may_repeat; /* may be missing or repeated; the other keys occur exactly once */
 } keys[] = {
 	{"boot", parse_boot, false},
 	{"pid", parse_pid, false},
@@ -454,7 +454,7 @@ static bool parse_line(char *line, struct parse *parse)
 		parse->keys_seen |= 1u << i;
 		return keys[i].parse(value, parse);
 	}
-	return true; /* a later version's */
+	return true; /* a key of a later version */
 }
 
 static bool parse_record(char *text, struct parse *parse)
@@ -549,7 +549,7 @@ static void free_names(struct names *names)
 	free(names->list);
 }
 
-/* All names first, so that what the visitor writes and removes does not disturb the walk. */
+/* Reads all names first, so that writes and removals by the visitor do not disturb the walk. */
 static int list_names(int records_fd, struct names *names,
 		      void (*unreadable)(const char *name, int error, void *data), void *data)
 {
@@ -573,7 +573,9 @@ static int list_names(int records_fd, struct names *names,
 		if (!entry)
 			return -errno;
 		if (entry->d_name[0] == '.') {
-			/* Half written when an earlier daemon died; itself and its parent stay. */
+			/*
+			 * Half written when an earlier daemon died; unlinking "." and ".." fails.
+			 */
 			unlinkat(records_fd, entry->d_name, 0);
 			continue;
 		}

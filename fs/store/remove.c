@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Removing what is no longer needed, on a thread: to free the pages of 16 GiB takes a while. The
- * bytes of a file count until it is unlinked and nobody has it open any more. A mapping alone keeps
- * no memory: see fs/store/inodes.h.
+ * Removals, on a thread of the store: freeing the pages of 16 GiB takes a while. The bytes of a
+ * file count until the file is unlinked and no descriptor of it is open any more. A mapping alone
+ * keeps no memory: see fs/store/inodes.h.
  */
 #include "fs/store/store_private.h"
 
@@ -19,7 +19,7 @@
 #include "lib/clock.h"
 #include "lib/lock.h"
 
-/* What could not be removed is tried again after this time. */
+/* Pause before a failed removal is tried again. */
 #define AGAIN_USEC (2 * GCR_USEC_PER_SEC)
 
 void gcr_store_name_removal_locked(struct gcr_store *store, struct gcr_store_removal *removal)
@@ -36,31 +36,34 @@ void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_rem
 	pthread_cond_broadcast(&store->changed);
 }
 
-/* O_PATH; -1: nothing has the name. -EMFILE, -ENOMEM, ...: it is still there. */
+/*
+ * Opens a name with O_PATH. Returns 0 with -1 in *ret_fd if the name does not exist. -EMFILE,
+ * -ENOMEM, ...: the name still exists.
+ */
 static int open_name(int directory_fd, const char *name, int *ret_fd)
 {
 	*ret_fd = openat(directory_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 	return *ret_fd < 0 && errno != ENOENT ? -errno : 0;
 }
 
-/* What goes, and who knows of its files. */
+/* A tree or files being removed, and the accounts that they are in. */
 struct going {
 	struct gcr_store *store;
-	struct gcr_folder *folder; /* NULL: none that knows of them */
-	bool is_tree;	  /* all of the folder goes: what it has open is made orphans at the end */
-	uint32_t adopter; /* of gcr_inodes_link(), for names of its files; 0: there are none */
-	uid_t uid;	  /* for whom it counts */
-	uint64_t tree_bytes; /* of going_bytes, for all of the tree */
+	struct gcr_folder *folder; /* the folder of the files; NULL: none */
+	bool is_tree;		   /* the whole tree goes: open files are orphaned at the end */
+	uint32_t adopter;	   /* number of gcr_inodes_link() for names of its files; 0: none */
+	uid_t uid;		   /* the user for whom the bytes count */
+	uint64_t tree_bytes;	   /* the part of going_bytes for the whole tree */
 };
 
 /*
- * Remove the name of a file that has an entry in the table of inodes. Of its memory, going_bytes
- * have @cost so far. *@ret_kept of that stays there for others, who still have the file; whatever
- * they keep beyond it is added. The rest of @cost is the caller's to let go of. -EMFILE, -ENOMEM,
- * ...: the name is still there.
+ * Remove the name of a file, which may have an entry in the table of inodes. going_bytes include
+ * @cost of its memory. *ret_kept of @cost stays there because the file is still in use; if more
+ * than @cost stays in use, the excess is added to going_bytes. The caller subtracts the rest of
+ * @cost. -EMFILE, -ENOMEM, ...: the name still exists.
  */
-static int remove_known(const struct going *going, int directory_fd, const char *name,
-			uint64_t cost, uint64_t *ret_kept)
+static int remove_name(const struct going *going, int directory_fd, const char *name, uint64_t cost,
+		       uint64_t *ret_kept)
 {
 	struct gcr_inodes_bytes bytes = {.uid = going->uid, .adopter = going->adopter};
 	bool is_orphan = false;
@@ -77,12 +80,21 @@ static int remove_known(const struct going *going, int directory_fd, const char 
 		return -errno;
 	if (fstat(fd, &stat) < 0)
 		return 0;
-	/* With its last name goes the place that may have counted its memory so far. */
+	/*
+	 * Without an entry the table has no users of the file: a user that was not known before the
+	 * removal of the name cannot be added now.
+	 */
+	if (!gcr_inodes_is_known(&stat))
+		return 0;
+	/*
+	 * The last name was perhaps that of a place, which has counted the file's memory until now.
+	 */
 	bytes.bytes = (uint64_t)stat.st_blocks * 512;
 	if (stat.st_nlink || bytes.bytes < cost)
 		bytes.bytes = cost;
 	more = bytes.bytes - cost;
-	gcr_store_hold(going->store, more);
+	if (more)
+		gcr_store_hold(going->store, more);
 	if (going->folder && !going->is_tree)
 		is_orphan = gcr_folder_orphan(going->folder, stat.st_ino, cost);
 	if (is_orphan)
@@ -90,25 +102,25 @@ static int remove_known(const struct going *going, int directory_fd, const char 
 	if (!going->is_tree || !going->folder || !gcr_folder_has_open(going->folder, stat.st_ino))
 		bytes.store = going->store;
 	is_held = gcr_inodes_removed(fd, &bytes);
-	if (!is_held)
+	if (!is_held && more)
 		gcr_store_let_go(going->store, more);
 	*ret_kept = is_held || is_orphan ? cost : 0;
 	return 0;
 }
 
-/* gcr_store_visit */
-static int remove_if_known(void *data, int directory_fd, const char *name, const struct stat *stat)
+/* gcr_store_visit: @data is a struct going. */
+static int remove_file(void *data, int directory_fd, const char *name, const struct stat *stat)
 {
 	struct going *going = data;
 	uint64_t cost = (uint64_t)stat->st_blocks * 512;
 	uint64_t kept;
 	int result;
 
-	if (!S_ISREG(stat->st_mode) || !gcr_inodes_is_known(stat))
+	if (!S_ISREG(stat->st_mode))
 		return 0;
 	if (cost > going->tree_bytes)
 		cost = going->tree_bytes;
-	result = remove_known(going, directory_fd, name, cost, &kept);
+	result = remove_name(going, directory_fd, name, cost, &kept);
 	going->tree_bytes -= kept;
 	return result;
 }
@@ -121,7 +133,7 @@ int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *na
 		.is_tree = true,
 		.adopter = adopter,
 	};
-	int result = gcr_store_each_file(parent_fd, name, remove_if_known, &going);
+	int result = gcr_store_each_file(parent_fd, name, remove_file, &going);
 
 	return result < 0 ? result : gcr_store_remove_directory(parent_fd, name);
 }
@@ -133,7 +145,7 @@ void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, u
 
 	if (!result)
 		return;
-	/* Another one of this name may be begun before this one has gone. */
+	/* A tree of the same name may be begun before this one is removed. */
 	removal = calloc(1, sizeof(*removal));
 	GCR_LOCK_SCOPE(&store->lock);
 	if (removal) {
@@ -149,8 +161,8 @@ void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, u
 }
 
 /*
- * The files one by one, so that each one's bytes are free as soon as it is gone. An error is the
- * first one's; its file, and maybe others, are still there.
+ * Remove the files one by one, so that the bytes of each are free at once. Returns the first error;
+ * the file of that error, and possibly others, still exist.
  */
 static int remove_files(const struct going *going, struct gcr_snapshot *snapshot)
 {
@@ -162,21 +174,16 @@ static int remove_files(const struct going *going, struct gcr_snapshot *snapshot
 		uint64_t cost = snapshot->files[i].cost_bytes;
 		char name[GCR_EXTENT_NAME_BYTES];
 		uint64_t kept = 0;
-		struct stat stat;
-		int result = 0;
+		int result;
 
 		pthread_mutex_lock(&store->lock);
-		if (file->unlinked) { /* it went to the pool */
+		if (file->unlinked) { /* moved to the pool */
 			pthread_mutex_unlock(&store->lock);
 			continue;
 		}
 		pthread_mutex_unlock(&store->lock);
 		gcr_extent_name(&snapshot->extents[i], name);
-		if (!fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW) &&
-		    gcr_inodes_is_known(&stat))
-			result = remove_known(going, snapshot->files_fd, name, cost, &kept);
-		else
-			unlinkat(snapshot->files_fd, name, 0);
+		result = remove_name(going, snapshot->files_fd, name, cost, &kept);
 		if (result < 0) {
 			first_error = first_error ? first_error : result;
 			continue;
@@ -202,7 +209,7 @@ void gcr_store_let_go(struct gcr_store *store, uint64_t bytes)
 {
 	pthread_mutex_lock(&store->lock);
 	store->going_bytes -= bytes;
-	/* The kernel may have it open a moment longer (passthrough). */
+	/* The kernel may have the file open a moment longer (passthrough). */
 	gcr_store_note_unlinked_locked(store);
 	store->pools_changed = true;
 	pthread_cond_broadcast(&store->changed);
@@ -218,7 +225,9 @@ static void try_again_later_locked(struct gcr_store *store, struct gcr_store_rem
 	store->left_removals = removal;
 }
 
-/* Those whose pause is over are due again. When the next one's is; 0: there is none. Lock: store.
+/*
+ * Queue the failed removals whose pause is over. Returns when the next pause ends; 0: there is
+ * none. Lock: store.
  */
 static int64_t take_due_locked(struct gcr_store *store)
 {
@@ -273,7 +282,7 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 		result = folder ? gcr_folder_discard_packed(folder)
 				: gcr_store_drop_tables(store, removal->name);
 	if (!result)
-		result = gcr_store_each_file(store->fd, removal->name, remove_if_known, &going);
+		result = gcr_store_each_file(store->fd, removal->name, remove_file, &going);
 	if (!result)
 		result = gcr_store_remove_directory(store->fd, removal->name);
 	if (result < 0 && !removal->is_logged)
@@ -285,7 +294,10 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 	pthread_mutex_lock(&store->lock);
 	if (removal->snapshot)
 		gcr_store_note_unlinked_locked(store);
-	/* What could not be removed is still there, and counts: descriptors or memory come back. */
+	/*
+	 * After a failure the files still exist, and count; the removal is tried again when there
+	 * may be descriptors or memory.
+	 */
 	if (result == 0)
 		store->going_bytes -= removal->cost_bytes - held_bytes;
 	else
@@ -348,7 +360,7 @@ void gcr_store_stop_remover(struct gcr_store *store)
 	pthread_mutex_unlock(&store->lock);
 	pthread_join(store->remover, NULL);
 	store->remover_started = false;
-	/* The next daemon removes these. */
+	/* The next daemon carries out these removals. */
 	while (store->left_removals) {
 		struct gcr_store_removal *removal = store->left_removals;
 

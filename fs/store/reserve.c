@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The reserve: a part of the store that only packing gets, since what gives memory back in the end
- * takes some first. A piece that is packed is promised the room that it may take before; what its
- * chunks and the table of its file then take is only counted. So a store that is full to the last
- * byte for everybody else can be packed, and its size is never exceeded.
+ * The reserve: a part of the store that only packing may use, because packing needs some memory
+ * before it frees more. Before a piece is packed, it is promised the most that packing may take;
+ * the memory that its chunks and the table of its file then take is only counted. So a store that
+ * is full to the last byte for everything else can still be packed, and never exceeds its size.
  */
 #include "fs/store/store_private.h"
 
@@ -12,20 +12,23 @@
 #include "lib/clock.h"
 #include "lib/pack_file.h"
 
-/* Of each chunk the first and the last page may be new. */
+/* Each chunk may need a new first and a new last page. */
 #define PIECE_COST_BYTES                                                               \
 	(GCR_PACK_PIECE_BYTES + 2ull * GCR_PACK_PIECE_CHUNKS * GCR_STORE_PACKED_UNIT + \
 	 GCR_STORE_PACKED_UNIT)
-/* So many at once are as fast as it gets, and the tables take 1 KiB for a piece, or one page. */
+/*
+ * More pieces at once do not make packing faster, and the tables take 1 KiB for a piece, or one
+ * page.
+ */
 #define PIECES	       8
 #define TABLES_SHARE   1024
 #define TABLES_LEAST   64
-/* A small store has no more than this part for it, unless one piece needs more. */
+/* The largest share of a small store, unless one piece needs more. */
 #define SMALL_SHARE    16
 #define SMALLEST_SHARE 8
-/* So long is waited for what is being removed: a verb may wait for the piece. */
+/* Maximum wait for removals under way: a verb may be waiting for the piece. */
 #define WAIT_USEC      GCR_USEC_PER_SEC
-/* So long for the pieces of others, before a look at whether this one is still wanted. */
+/* Wait for the pieces of other threads before checking whether this one is still wanted. */
 #define LOOK_USEC      (GCR_USEC_PER_SEC / 20)
 
 void gcr_store_set_reserve(struct gcr_store *store)
@@ -55,19 +58,22 @@ uint64_t gcr_store_piece_cost(uint64_t table_bytes)
 	return PIECE_COST_BYTES + table_bytes;
 }
 
-/* May it begin? -EAGAIN: others that have begun end soon. Lock: store. */
+/* May the piece begin? -EAGAIN: pieces that are under way will end soon. Lock: store. */
 static int promise_locked(struct gcr_store *store, uint64_t bytes, uint64_t *ret_missing)
 {
 	bool is_alone = !store->packing_bytes;
 	int result = -EAGAIN;
 
-	/* Together they leave everybody else what is not the reserve. */
+	/* All pieces together stay within the reserve; only a single piece may exceed it. */
 	if (is_alone || store->packing_bytes + bytes <= store->reserve_bytes)
 		result = gcr_store_check_packing_locked(store, bytes, ret_missing);
 	return result < 0 && !is_alone ? -EAGAIN : result;
 }
 
-/* A piece of another may take as long as a disk does. Takes the lock away and back. Lock: store. */
+/*
+ * Wait briefly: another thread's piece may take as long as a disk operation. Returns -ECANCELED if
+ * the piece is no longer wanted. Lock: store; released during the check.
+ */
 static int wait_for_others_locked(struct gcr_store *store, const struct gcr_wanted *wanted)
 {
 	bool is_wanted;

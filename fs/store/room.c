@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Accounts of trees that users of the mount write to. What may be allocated is promised before, and
- * what was is told afterwards, so that no freeze is promised what somebody has taken.
+ * Rooms: the accounts of trees that users of the mount write to. Each change is promised the most
+ * that it may allocate before it begins, and reports the allocation when it is done, so that no
+ * freeze is promised memory that a user has taken.
  */
 #include "fs/store/store_private.h"
 
@@ -10,14 +11,17 @@
 #include "fs/base/quota.h"
 #include "lib/clock.h"
 
-/* Taken at once, so that not every write asks for the room of the host; given back at the end. */
+/*
+ * Promised in addition, so that not every write has to ask for the host's free memory; given back
+ * at the end.
+ */
 #define SLACK_BYTES (64ull << 20)
 
-/* Of a name beyond so many, which are lost in what files are rounded up to. */
+/* The cost of a name beyond the first ENTRIES_FREE, whose cost is lost in rounding. */
 #define ENTRY_BYTES  4096
 #define ENTRIES_FREE 1024
 
-/* So long a change waits for what is being removed: somebody else may wait for the change. */
+/* Maximum wait of a change for removals under way: another thread may wait for the change. */
 #define WAIT_USEC GCR_USEC_PER_SEC
 
 static uint64_t paid_locked(const struct gcr_room *room)
@@ -25,7 +29,7 @@ static uint64_t paid_locked(const struct gcr_room *room)
 	return room->paid_bytes + room->extra_bytes;
 }
 
-/* What the kernel needs for its names, in memory that is in no file. */
+/* Kernel memory for the names, which is in no file. */
 static uint64_t entries_cost(const struct gcr_room *room)
 {
 	return room->entries > room->entries_free
@@ -112,8 +116,8 @@ bool gcr_store_make_room_locked(struct gcr_store *store, uint64_t missing, int64
 }
 
 /*
- * The room for @bytes more, to the pool's cost if need be; until @deadline_usec what is going is
- * waited for. -ENOSPC, -ESTALE. Lock: store; let go meanwhile.
+ * Promise @bytes more, at the cost of kept snapshots and the pool if need be; waits for removals
+ * under way until @deadline_usec. -ENOSPC, -ESTALE. Lock: store; released while waiting.
  */
 static int extend_locked(struct gcr_room *room, uint64_t bytes, int64_t deadline_usec)
 {
@@ -137,7 +141,7 @@ static int extend_locked(struct gcr_room *room, uint64_t bytes, int64_t deadline
 	return 0;
 }
 
-/* So much of @bytes more has been promised to nobody yet. Lock: store. */
+/* The part of @bytes more that is not promised yet. Lock: store. */
 static uint64_t missing_locked(const struct gcr_room *room, uint64_t bytes)
 {
 	uint64_t wanted = room->resident_bytes + room->promised_bytes + bytes;
@@ -151,7 +155,7 @@ void gcr_room_set_owner(struct gcr_room *room, uid_t uid)
 
 	pthread_mutex_lock(&store->lock);
 	room->uid = uid;
-	/* With the snapshot whose tree it is. */
+	/* The snapshot that owns the tree changes its owner, too. */
 	for (struct gcr_snapshot *snapshot = store->snapshots; snapshot && room->payer_bytes;
 	     snapshot = snapshot->next)
 		if (room->payer_bytes == &snapshot->cost_bytes)
@@ -160,8 +164,8 @@ void gcr_room_set_owner(struct gcr_room *room, uid_t uid)
 }
 
 /*
- * Has the owner too much, if it is for a user who is limited? Others than he write there with his
- * leave only. Lock: store.
+ * Would the tree's owner exceed the quota, if @uid is a user with limits? Other users write there
+ * only with the owner's permission. Lock: store.
  */
 static int check_user_locked(const struct gcr_room *room, uid_t uid, uint64_t bytes)
 {
@@ -229,7 +233,7 @@ void gcr_room_close(struct gcr_room *room)
 	pthread_mutex_unlock(&room->store->lock);
 }
 
-/* More may have been taken than was to be expected: that is how it is. */
+/* The change may have allocated more than was promised: the excess is added to the account. */
 static void add_resident_locked(struct gcr_room *room, uint64_t before_bytes, uint64_t after_bytes)
 {
 	uint64_t more;
@@ -253,7 +257,10 @@ void gcr_room_settle(struct gcr_room *room, uint64_t taken_bytes, uint64_t befor
 	pthread_mutex_unlock(&room->store->lock);
 }
 
-/* Without the pool and what is kept, for which nobody can wait here. */
+/*
+ * Is the store full without the pool and the kept snapshots? These could be dropped, but the
+ * caller cannot wait for that.
+ */
 static bool is_full_locked(const struct gcr_store *store)
 {
 	return gcr_store_used_locked(store) - store->pool_bytes - store->kept_bytes >=
@@ -322,7 +329,10 @@ void gcr_room_shrink(struct gcr_room *room, uint64_t bytes)
 	needed = room->resident_bytes + room->promised_bytes;
 	if (paid_locked(room) < needed + bytes)
 		bytes = paid_locked(room) > needed ? paid_locked(room) - needed : 0;
-	/* First what others have paid: the rest goes when nobody writes any more. */
+	/*
+	 * Reduce the paid bytes first: the extra bytes go when no file is open for writing any
+	 * more.
+	 */
 	if (room->payer_bytes)
 		payers = bytes < room->paid_bytes ? bytes : room->paid_bytes;
 	if (payers) {

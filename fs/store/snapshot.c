@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Snapshots: making their files, opening what an earlier daemon has left, and giving them up. A
- * directory appears under its name only when it is complete.
+ * Snapshots: making their files, opening those that an earlier daemon has left, and discarding
+ * them. A snapshot's directory appears under its name only when it is complete.
  */
 #include "fs/store/store_private.h"
 
@@ -20,7 +20,10 @@
 #include "lib/extent.h"
 #include "lib/procfs.h"
 
-/* So long room is looked for that others give back: the program waits at its gate. */
+/*
+ * Maximum time to look for room that others give back: the program waits at its gate during this
+ * time.
+ */
 #define RESERVE_USEC (30 * GCR_USEC_PER_SEC)
 
 static void snapshot_free(struct gcr_snapshot *snapshot)
@@ -39,7 +42,7 @@ static void snapshot_free(struct gcr_snapshot *snapshot)
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, snapshot_free);
 
-/* The generation becomes part of a path. */
+/* The generation becomes part of a path, so its characters are restricted. */
 static bool is_generation(const char *text)
 {
 	size_t length = strlen(text);
@@ -80,7 +83,7 @@ static int snapshot_new(struct gcr_store *store, pid_t pid, uint64_t start_ticks
 	return 0;
 }
 
-/* With its extents known. */
+/* The extents must be set. */
 static int set_cost(struct gcr_snapshot *snapshot)
 {
 	snapshot->files = calloc(snapshot->count ? snapshot->count : 1, sizeof(*snapshot->files));
@@ -137,9 +140,9 @@ static void unlist_locked(struct gcr_snapshot *snapshot)
 		*link = snapshot->next;
 }
 
-/* ---- making one ---- */
+/* ---- making a snapshot ---- */
 
-/* Whose a snapshot's files are to be: the process's, if we may give them away. */
+/* The owner of a snapshot's files: the process's user, if the daemon may change owners. */
 struct owner {
 	bool is_given;
 	uid_t uid;
@@ -149,7 +152,7 @@ struct owner {
 static void find_owner(const struct gcr_snapshot *snapshot, struct owner *ret_owner)
 {
 	*ret_owner = (struct owner){.is_given = !geteuid()};
-	/* Root's, if it has ended. */
+	/* If the process has ended, the owner stays root. */
 	if (ret_owner->is_given)
 		gcr_proc_owner(snapshot->pid, &ret_owner->uid, &ret_owner->gid);
 }
@@ -164,7 +167,7 @@ static uint64_t sum_taken(const struct gcr_snapshot *snapshot, struct gcr_pool_f
 
 		if (with_pages && (!files[i] || !files[i]->has_pages))
 			continue;
-		/* Of one that is too large, the rest is cut off. */
+		/* The excess of a file that is too large is cut off. */
 		if (with_pages && cost > gcr_store_cost(snapshot->extents[i].bytes))
 			cost = gcr_store_cost(snapshot->extents[i].bytes);
 		bytes += cost;
@@ -173,8 +176,8 @@ static uint64_t sum_taken(const struct gcr_snapshot *snapshot, struct gcr_pool_f
 }
 
 /*
- * Promise it the room. What is there for other processes, or for this one and does not fit, goes
- * first; then what is being removed is waited for.
+ * Promise the snapshot its room. Kept snapshots and pool files that it does not use are given up if
+ * need be, and removals under way are waited for.
  */
 static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 		   struct gcr_error *error)
@@ -202,7 +205,10 @@ static int reserve(struct gcr_snapshot *snapshot, struct gcr_pool_file **files,
 						     &missing, error);
 		if (!result)
 			break;
-		/* It can never be had, or others take what becomes free. */
+		/*
+		 * The snapshot can never fit, or other processes take all the room that becomes
+		 * free.
+		 */
 		if (snapshot->cost_bytes > store->size_bytes - store->reserve_bytes ||
 		    gcr_clock_usec() > until_usec)
 			break;
@@ -249,7 +255,7 @@ static int make_file(struct gcr_snapshot *snapshot, size_t index,
 		gcr_store_pool_file_name(from_pool, pool_name);
 		if (renameat(store->pool_fd, pool_name, snapshot->files_fd, name) < 0)
 			return -errno;
-		/* Its content is new. */
+		/* A new modification time for the new content. */
 		if (utimensat(snapshot->files_fd, name, NULL, AT_SYMLINK_NOFOLLOW) < 0)
 			return -errno;
 		if (from_pool->bytes == extent->bytes) {
@@ -267,7 +273,7 @@ static int make_file(struct gcr_snapshot *snapshot, size_t index,
 	return give(snapshot->files_fd, name, owner);
 }
 
-/* The directory `snapshot` with `vram` in it, in the directory @fd. */
+/* Make the directory `snapshot` with `vram` in it, in the directory @fd. */
 static int make_directories(struct gcr_snapshot *snapshot, int fd, const struct owner *owner)
 {
 	struct gcr_store *store = snapshot->store;
@@ -280,7 +286,7 @@ static int make_directories(struct gcr_snapshot *snapshot, int fd, const struct 
 		return snapshot->root_fd;
 	if (mkdirat(snapshot->root_fd, "vram", 0700) < 0)
 		return -errno;
-	/* Other freezes look at what is resident. */
+	/* The lock is for other freezes, which read files_fd to sum the allocated memory. */
 	pthread_mutex_lock(&store->lock);
 	snapshot->files_fd = gcr_beneath_open(snapshot->root_fd, "vram", O_RDONLY | O_DIRECTORY);
 	result = snapshot->files_fd < 0 ? snapshot->files_fd : 0;
@@ -290,7 +296,7 @@ static int make_directories(struct gcr_snapshot *snapshot, int fd, const struct 
 	return result ? result : give(fd, "snapshot", owner);
 }
 
-/* The directories, the files, the table, and then its name. */
+/* Make the directories, the files and the table, then rename the directory to its final name. */
 static int make_files(struct gcr_snapshot *snapshot, const char *temporary,
 		      struct gcr_pool_file *const *files)
 {
@@ -309,7 +315,10 @@ static int make_files(struct gcr_snapshot *snapshot, const char *temporary,
 	result = make_directories(snapshot, fd, &owner);
 	for (size_t i = 0; i < snapshot->count && !result; i++) {
 		result = make_file(snapshot, i, files[i], &owner);
-		/* Nobody has to fill the holes of one that came with its bytes; they may be. */
+		/*
+		 * A file that holds its bytes may keep its holes: no thread has to fill them, but a
+		 * writer may, so they stay pending.
+		 */
 		has_pages &= snapshot->files[i].has_pages &&
 			     (!files[i] || files[i]->cost_bytes >= files[i]->bytes);
 	}
@@ -328,7 +337,9 @@ static int make_files(struct gcr_snapshot *snapshot, const char *temporary,
 	return result;
 }
 
-/* What was kept and has no pool to go to: without one there is no thread that removes it. */
+/*
+ * Without a pool there is no pool thread: remove the files of a kept snapshot that were given up.
+ */
 static void remove_given_up(struct gcr_store *store)
 {
 	struct gcr_pool_file *files = NULL;
@@ -394,7 +405,7 @@ int gcr_snapshot_create(struct gcr_store *store, pid_t pid, uint64_t start_ticks
 	return 0;
 }
 
-/* ---- one of what is in a place ---- */
+/* ---- a snapshot of the files of a place ---- */
 
 int gcr_snapshot_link(const struct gcr_snapshot *snapshot, size_t index, int to_fd, uint32_t number)
 {
@@ -425,7 +436,7 @@ static int link_file(struct gcr_snapshot *snapshot, size_t index, int vram_fd,
 	return 0;
 }
 
-/* As make_files(), with links instead of files. */
+/* As make_files(), with hard links instead of files. */
 static int make_links(struct gcr_snapshot *snapshot, const char *temporary, int vram_fd,
 		      struct gcr_error *error)
 {
@@ -502,7 +513,7 @@ int gcr_snapshot_adopt(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 	return 0;
 }
 
-/* ---- opening one ---- */
+/* ---- opening a snapshot ---- */
 
 static int read_directory(struct gcr_snapshot *snapshot, struct gcr_error *error)
 {
@@ -529,7 +540,7 @@ static int read_directory(struct gcr_snapshot *snapshot, struct gcr_error *error
 		snapshot->uid = stat.st_uid ? stat.st_uid : snapshot->root_uid;
 	if (gcr_snapshot_attach_folder(snapshot) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	/* Whoever owns the files may have removed it: then the thaw says so. */
+	/* The files' owner may have removed the directory: the thaw then reports the error. */
 	snapshot->files_fd = gcr_store_open_directory(snapshot->root_fd, "vram");
 	if (snapshot->files_fd < 0)
 		snapshot->files_fd = -1;
@@ -546,7 +557,7 @@ bool gcr_snapshot_try_ref(struct gcr_snapshot *snapshot)
 	return references;
 }
 
-/* One that this daemon has open already. Lock: store. */
+/* A snapshot that this daemon has open already. Lock: store. */
 static struct gcr_snapshot *find_open_locked(struct gcr_store *store, const char *name)
 {
 	struct gcr_snapshot *snapshot = store->snapshots;
@@ -595,7 +606,7 @@ int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 				     snapshot->name);
 	free(leftover);
 	gcr_snapshot_settle(snapshot);
-	/* Nobody knows what was done to it before. */
+	/* Users may have changed the tree under an earlier daemon. */
 	if (gcr_folder_touch(snapshot->folder) < 0)
 		gcr_snapshot_taint(snapshot);
 	result = gcr_snapshot_attach_tables(snapshot, error);
@@ -607,7 +618,7 @@ int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 	return 0;
 }
 
-/* ---- holding one ---- */
+/* ---- references ---- */
 
 struct gcr_snapshot *gcr_snapshot_ref(struct gcr_snapshot *snapshot)
 {
@@ -636,7 +647,7 @@ void gcr_snapshot_unref(struct gcr_snapshot *snapshot)
 		store->snapshots_bytes += extra;
 	}
 	if (!snapshot->discarded) {
-		/* Its files stay, and count. */
+		/* The files stay, and count as a leftover. */
 		unlist_locked(snapshot);
 		gcr_store_stop_populating_locked(snapshot);
 		leftover = calloc(1, sizeof(*leftover));
@@ -660,7 +671,7 @@ void gcr_snapshot_taint(struct gcr_snapshot *snapshot)
 	pthread_mutex_unlock(&snapshot->store->lock);
 }
 
-/* What remove_files() and the pool account for. */
+/* Bytes that remove_files() and the pool account for. */
 static uint64_t files_cost(const struct gcr_snapshot *snapshot)
 {
 	uint64_t bytes = 0;
@@ -685,7 +696,7 @@ void gcr_snapshot_discard(struct gcr_snapshot *snapshot)
 	room = removal ? gcr_folder_take_room(snapshot->folder) : NULL;
 	pthread_mutex_lock(&store->lock);
 	if (snapshot->discarded || !removal) {
-		/* Without memory for that, the next daemon's sweep finds it. */
+		/* Without memory for a removal, the files are left for the next daemon's sweep. */
 		pthread_mutex_unlock(&store->lock);
 		free(removal);
 		gcr_snapshot_unref(snapshot);
@@ -738,7 +749,7 @@ void gcr_snapshot_settle(struct gcr_snapshot *snapshot)
 	}
 	if (!is_settled)
 		return;
-	/* It has all the pages that it costs: nobody need look at its files to know. */
+	/* All pages that are counted are allocated: pending_locked() need not check the files. */
 	pthread_mutex_lock(&store->lock);
 	snapshot->has_pages = true;
 	pthread_mutex_unlock(&store->lock);

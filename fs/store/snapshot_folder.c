@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A snapshot's tree as a folder: what is to be done when somebody changes it, and when a verb comes
- * to it, which has to find the files by the names that they have now.
+ * A snapshot's tree as a folder: the accounting at the first change by a user, and the start of a
+ * verb, which has to find the files under their current names.
  */
 #include "fs/store/store_private.h"
 
@@ -18,7 +18,10 @@ struct gcr_folder *gcr_snapshot_folder(const struct gcr_snapshot *snapshot)
 	return snapshot->folder;
 }
 
-/* From now on its files are not those that were made, and take what they take. */
+/*
+ * The first change of the tree: from now on its files may differ from those that were made, and
+ * count with the memory that they have allocated.
+ */
 static int touch(void *data, struct gcr_room **ret_room)
 {
 	struct gcr_snapshot *snapshot = data;
@@ -55,7 +58,7 @@ int gcr_snapshot_attach_folder(struct gcr_snapshot *snapshot)
 		&snapshot->folder);
 }
 
-/* The directory `vram` that is there now, under the number that the old one had. */
+/* Open the current directory `vram` under the descriptor number of the old one. */
 static int find_files(struct gcr_snapshot *snapshot, struct gcr_error *error)
 {
 	_cleanup_close_ int fd =

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The metadata of a snapshot: its `digests` and, written last, its `manifest`. Users may change
- * both files; so what the daemon reads is checked against the snapshot's table, which is ours.
+ * both files, so the daemon checks what is read against the snapshot's table, which users cannot
+ * reach.
  */
 #include "fs/store/store_private.h"
 
@@ -15,10 +16,10 @@
 #include "lib/extent.h"
 #include "lib/manifest.h"
 
-/* The text of an allocation in a manifest, and all that stands around them, are less than this. */
+/* Upper limits for the text of one allocation in a manifest, and for the rest of the manifest. */
 #define ALLOCATION_TEXT_BYTES 256
 #define OTHER_TEXT_BYTES      (128u << 10)
-/* What is digested on the host is read in such pieces: whole chunks. */
+/* Files that are digested on the host are read in blocks of this size: whole chunks. */
 #define READ_BYTES	      (1u << 20)
 
 uint64_t gcr_snapshot_metadata_bytes(const struct gcr_extent *extents, size_t count)
@@ -86,7 +87,7 @@ int gcr_snapshot_digest_file(const struct gcr_snapshot *snapshot, size_t index,
 	return 0;
 }
 
-/* Whose snapshot it is may read and replace them. */
+/* Give the file to the owner of the snapshot, who may read and replace it. */
 static void give(int root, const char *name)
 {
 	struct stat stat;
@@ -115,7 +116,7 @@ int gcr_snapshot_seal(struct gcr_snapshot *snapshot, struct gcr_manifest *manife
 		result = gcr_manifest_write(root, manifest, error);
 	give(root, GCR_DIGESTS_NAME);
 	give(root, GCR_MANIFEST_NAME);
-	/* Ours stay ours. */
+	/* The manifest gets the caller's array back. */
 	manifest->allocations = allocations;
 	manifest->allocations_count = allocations_count;
 	if (result < 0)
@@ -128,7 +129,7 @@ static int differs(const char *what, struct gcr_error *error)
 	return gcr_error_set(error, EIO, "it is not of this freeze: %s", what);
 }
 
-/* Is it of this snapshot? */
+/* Does the manifest belong to this snapshot? */
 static int compare(const struct gcr_snapshot *snapshot, const struct gcr_manifest *manifest,
 		   struct gcr_error *error)
 {
@@ -167,7 +168,7 @@ int gcr_snapshot_read_digests(const struct gcr_snapshot *snapshot, struct gcr_di
 		result = gcr_digests_read(root, snapshot->generation, count, &manifest->digests,
 					  ret_digests, error);
 	if (result < 0 && result != -ENOMEM) {
-		/* Whatever is wrong with what somebody may have put there. */
+		/* Users may have put anything there: every error in the content is EIO. */
 		gcr_error_prefix(error, "%s", name);
 		error->number = EIO;
 		return -EIO;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The store and -o spill: which segments of a snapshot go to the disk. A segment goes as a whole,
- * with what else of its user is in it. None of these has a lock while it uses the disk.
+ * The store and -o spill: chooses the segments of a snapshot that are moved to the disk. A segment
+ * is moved as a whole, with the other chunks of its user that are in it. The functions here hold no
+ * lock while they use the disk.
  */
 #include "fs/store/store_private.h"
 
@@ -36,22 +37,22 @@ bool gcr_store_can_spill(const struct gcr_store *store)
 	return gcr_spill_is_on(store->spill);
 }
 
-/* ---- which ---- */
+/* ---- choosing segments ---- */
 
-/* A segment, and packed bytes of the snapshot in it. */
+/* A segment, and the packed bytes of the snapshot in it. */
 struct part {
 	uint32_t segment;
 	uint64_t bytes;
 };
 
 struct parts {
-	struct part *parts; /* by segment */
+	struct part *parts; /* sorted by segment */
 	size_t count;
-	size_t last; /* chunks that are one behind the other are mostly in the same */
+	size_t last; /* the last one used: consecutive chunks are mostly in the same segment */
 	bool no_memory;
 };
 
-/* Where it is, or belongs. */
+/* The index of the segment's part, or the index at which to insert the part. */
 static size_t find_part(const struct parts *parts, uint32_t segment)
 {
 	size_t first = 0;
@@ -104,7 +105,7 @@ static void add_piece(const struct gcr_pack_entry *entries, void *data)
 	}
 }
 
-/* Those with most of it first: little of others goes with them. */
+/* The largest part first: fewer bytes of other snapshots are moved with it. */
 static int compare_parts(const void *left, const void *right)
 {
 	const struct part *a = left;
@@ -140,7 +141,7 @@ int gcr_snapshot_spill(struct gcr_snapshot *snapshot, uint64_t wanted_bytes,
 		uint64_t bytes = 0;
 
 		result = gcr_packs_spill(packs, parts.parts[i].segment, &bytes, &spill_error);
-		/* There may be room for a smaller one. */
+		/* There may be room for a smaller segment. */
 		if (result < 0 && result != -EDQUOT && result != -ENOSPC)
 			break;
 		if (result < 0 && (!refusal.number || refusal.number == EDQUOT))
@@ -159,10 +160,10 @@ int gcr_snapshot_spill(struct gcr_snapshot *snapshot, uint64_t wanted_bytes,
 	return -refusal.number;
 }
 
-/* ---- how much ---- */
+/* ---- spilled bytes of a snapshot ---- */
 
 struct spilled {
-	uint32_t *segments; /* in order */
+	uint32_t *segments; /* sorted */
 	size_t count;
 	uint64_t bytes;
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The store as a whole: its life, its accounts, and what earlier daemons have left in it. What a
- * snapshot is promised is counted before a file of it is made, so that freezes that go on at the
- * same time cannot be promised the same room.
+ * The store as a whole: its creation and end, its accounts, and the data that earlier daemons have
+ * left in it. The room for a snapshot is counted before the first file of the snapshot is made, so
+ * that simultaneous freezes cannot be promised the same room.
  */
 #include "fs/store/store_private.h"
 
@@ -33,7 +33,10 @@ static unsigned int count_processors(void)
 	return CPU_COUNT(&set) > 0 ? (unsigned int)CPU_COUNT(&set) : 1;
 }
 
-/* Its size is its owner's to choose, and may be of nothing but holes. */
+/*
+ * Memory that a file counts. The allocated bytes are a limit besides the size, because the owner
+ * can set any size and leave holes.
+ */
 static uint64_t file_cost(const struct stat *stat)
 {
 	uint64_t taken = gcr_store_cost((uint64_t)stat->st_blocks * 512);
@@ -42,7 +45,7 @@ static uint64_t file_cost(const struct stat *stat)
 	return taken < most ? taken : most;
 }
 
-/* What the files of a snapshot take, as long as nobody has looked at its table. */
+/* Memory of a snapshot's files, while its table has not been read. Closes @vram_fd. */
 static uint64_t files_cost(int vram_fd)
 {
 	_cleanup_closedir_ DIR *dir = fdopendir(vram_fd);
@@ -61,7 +64,9 @@ static uint64_t files_cost(int vram_fd)
 	return bytes;
 }
 
-/* What the snapshot in the directory @name takes; 0 if it is no snapshot. */
+/*
+ * Memory of the snapshot in the directory @name; 0 if there is no snapshot. *ret_uid is the owner.
+ */
 static uint64_t directory_cost(struct gcr_store *store, const char *name, uid_t *ret_uid)
 {
 	char path[GCR_STORE_NAME_BYTES + sizeof("/table")];
@@ -124,7 +129,10 @@ static int take_leftover(struct gcr_store *store, const char *name)
 	return add_leftover(store, name, cost_bytes, uid, false);
 }
 
-/* What cannot be removed stays, and counts, as it is. */
+/*
+ * Remove a tree that an earlier daemon had not finished making or removing. If that fails, the tree
+ * stays, and counts.
+ */
 static int remove_unfinished(struct gcr_store *store, const char *name)
 {
 	int result = gcr_store_remove_directory(store->fd, name);
@@ -143,8 +151,8 @@ static int remove_unfinished(struct gcr_store *store, const char *name)
 }
 
 /*
- * Count what is there. A pool is of no use to another daemon than its own, nor is what one has
- * begun to make or to remove.
+ * Count the content of the store. The files of a pool are of no use to another daemon and are
+ * removed, as are trees that an earlier daemon had begun to make or to remove.
  */
 static int take_stock(struct gcr_store *store)
 {
@@ -160,7 +168,7 @@ static int take_stock(struct gcr_store *store)
 	while (!result && (entry = readdir(dir))) {
 		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
 			continue;
-		/* What was being dumped has to be looked after first. */
+		/* Unfinished dumps are examined first: see gcr_store_end_begun_places(). */
 		if (!strncmp(entry->d_name, GCR_STORE_NEW_PLACE, strlen(GCR_STORE_NEW_PLACE)))
 			continue;
 		if (*entry->d_name == '.')
@@ -206,7 +214,7 @@ static void store_free(struct gcr_store *store)
 
 GCR_DEFINE_CLEANUP(struct gcr_store *, store_free);
 
-/* Nothing of value is in it. */
+/* Remove the store, which contains nothing of value. */
 static void detach(struct gcr_store *store)
 {
 	if (store->pool_fd >= 0)
@@ -215,7 +223,7 @@ static void detach(struct gcr_store *store)
 	gcr_store_detach(store);
 }
 
-/* Before anybody has looked at what is in it: it goes if there is nothing. */
+/* Start-up has failed before the content was read: remove the store if it is empty. */
 static void leave(struct gcr_store *store)
 {
 	struct gcr_tree_sum sum;
@@ -225,8 +233,8 @@ static void leave(struct gcr_store *store)
 }
 
 /*
- * What is there is older than we are, also if somebody has set the clock back since. If not all of
- * it can be looked at, nothing that will be made is known to be ours.
+ * The files that exist now are older than this daemon, also if the clock has been set back since.
+ * If some of them cannot be read, no later file is known to be made by this daemon.
  */
 static void begin_after_all(struct gcr_store *store)
 {
@@ -307,7 +315,7 @@ void gcr_store_destroy(struct gcr_store *store)
 
 	if (!store)
 		return;
-	/* As long as there is somebody to remove it. */
+	/* While the remover thread is still running. */
 	gcr_store_drop_all_kept(store);
 	gcr_store_stop_filler(store);
 	pthread_mutex_lock(&store->lock);
@@ -325,7 +333,7 @@ void gcr_store_destroy(struct gcr_store *store)
 	store_free(store);
 }
 
-/* Promised, and not taken from the machine's memory yet. Lock: store. */
+/* Bytes that are promised, and not allocated from the machine's memory yet. Lock: store. */
 static uint64_t pending_locked(struct gcr_store *store)
 {
 	uint64_t pending = 0;
@@ -338,7 +346,10 @@ static uint64_t pending_locked(struct gcr_store *store)
 
 		if (snapshot->has_pages || snapshot->is_touched)
 			continue;
-		/* Pages do not go before their file does: once there, it need not be looked at. */
+		/*
+		 * Pages stay until the file is removed: once all are there, no further check is
+		 * needed.
+		 */
 		resident = gcr_snapshot_resident_bytes(snapshot, &snapshot->has_pages);
 		if (!snapshot->has_pages && resident < snapshot->cost_bytes)
 			pending += snapshot->cost_bytes - resident;
@@ -374,7 +385,7 @@ void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_fi
 	pthread_mutex_unlock(&store->lock);
 }
 
-/* What the file system itself has left, beyond what is promised. Lock: store. */
+/* Free bytes of the file system itself, beyond the pending promises. Lock: store. */
 static uint64_t file_system_room_locked(const struct gcr_store *store, uint64_t pending)
 {
 	struct statfs statfs;
@@ -386,7 +397,10 @@ static uint64_t file_system_room_locked(const struct gcr_store *store, uint64_t 
 	return free_bytes > pending ? free_bytes - pending : 0;
 }
 
-/* @limit_bytes of the store may be used, and @margin_bytes of the host's memory stay. */
+/*
+ * May @bytes more be used, within @limit_bytes of the store, with @margin_bytes of the host's
+ * memory to spare? Lock: store.
+ */
 static int check_room_locked(struct gcr_store *store, uint64_t limit_bytes, uint64_t margin_bytes,
 			     uint64_t bytes, uint64_t fresh_bytes, uint64_t *ret_missing,
 			     struct gcr_error *error)
@@ -406,7 +420,10 @@ static int check_room_locked(struct gcr_store *store, uint64_t limit_bytes, uint
 				     (unsigned long long)room >> 20,
 				     (unsigned long long)store->size_bytes >> 20);
 	}
-	/* Somebody else may use the file system too, or have a file open that we have removed. */
+	/*
+	 * Other processes may use the file system too, or have files open that the daemon has
+	 * removed.
+	 */
 	room = file_system_room_locked(store, pending);
 	if (fresh_bytes > room) {
 		*ret_missing = fresh_bytes - room;
@@ -415,7 +432,7 @@ static int check_room_locked(struct gcr_store *store, uint64_t limit_bytes, uint
 				     store->path, (unsigned long long)fresh_bytes >> 20,
 				     (unsigned long long)room >> 20);
 	}
-	/* The pages are charged to whoever touches them first: us, or a helper of ours. */
+	/* Pages are charged to the process that touches them first: the daemon or a helper. */
 	if (gcr_proc_memory_room(getpid(), &memory, &what) < 0)
 		return 0;
 	pending += margin_bytes;
@@ -443,7 +460,10 @@ int gcr_store_check_packing_locked(struct gcr_store *store, uint64_t bytes, uint
 {
 	uint64_t more = store->packing_bytes + bytes;
 
-	/* Half of what is left to others is enough for what gives memory back. */
+	/*
+	 * Half of the margin that is left to other processes is enough, because packing frees
+	 * memory.
+	 */
 	return check_room_locked(store, store->size_bytes, GCR_STORE_MEMORY_MARGIN_BYTES / 2, more,
 				 more, ret_missing, NULL);
 }
@@ -466,7 +486,7 @@ static int keep_recorded(const struct gcr_record *record, void *data)
 	return 0;
 }
 
-/* Whatever it says: all that is of this process. */
+/* An unreadable record: keep all snapshots of its process. */
 static void keep_unreadable(const char *record_name, int error, void *data)
 {
 	char prefix[GCR_SNAPSHOT_NAME_BYTES];
@@ -475,7 +495,7 @@ static void keep_unreadable(const char *record_name, int error, void *data)
 		keep_locked(data, prefix);
 }
 
-/* Lock: store. False: without memory it stays in the list. */
+/* Returns false if there is no memory: the leftover stays in the list. Lock: store. */
 static bool remove_leftover_locked(struct gcr_store *store, struct gcr_store_leftover **link)
 {
 	struct gcr_store_removal *removal = calloc(1, sizeof(*removal));
@@ -484,7 +504,10 @@ static bool remove_leftover_locked(struct gcr_store *store, struct gcr_store_lef
 	if (!removal)
 		return false;
 	*link = leftover->next;
-	/* Its references to chunks go before it does: a daemon that comes between takes none. */
+	/*
+	 * Renamed first, because the references to chunks are dropped before the tree is removed: a
+	 * daemon that starts in between claims none for a tree of this name.
+	 */
 	gcr_store_name_removal_locked(store, removal);
 	if (renameat(store->fd, leftover->name, store->fd, removal->name) < 0)
 		memcpy(removal->name, leftover->name, sizeof(removal->name));

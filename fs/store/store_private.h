@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the files of the store share: its objects and who does what to them. store->lock guards
- * everything that changes; it is a leaf and is not held while files are made, filled or removed.
+ * Shared by the files of the store: its objects, and the functions that each file offers to the
+ * others. store->lock guards everything that changes; the lock is a leaf and is not held while
+ * files are made, filled or removed.
  */
 #ifndef GCR_FS_STORE_STORE_PRIVATE_H
 #define GCR_FS_STORE_STORE_PRIVATE_H
@@ -18,36 +19,36 @@
 #include "lib/extent.h"
 
 #define GCR_STORE_PIECE_BYTES (32ull << 20) /* faulted in at once, in some 5 ms */
-#define GCR_STORE_PACKED_UNIT 4096ull	    /* what chunks and tables take: small pages */
+#define GCR_STORE_PACKED_UNIT 4096ull	    /* chunks and tables count in small pages */
 
-/* Of the host's memory the store leaves so much to others. */
+/* Host memory that the store leaves to other processes. */
 #define GCR_STORE_MEMORY_MARGIN_BYTES (256ull << 20)
 
 #define GCR_SNAPSHOT_NAME_BYTES 80 /* "<pid>-<start_ticks>-<generation>" and NUL */
 #define GCR_STORE_NAME_BYTES	96 /* the same with a prefix */
 #define GCR_STORE_POOL		"pool"
 #define GCR_STORE_PLACE		"incoming-"
-/* While it is being made. */
+/* The prefix of a place that is being made. */
 #define GCR_STORE_NEW_PLACE	".new-" GCR_STORE_PLACE
 
-/* Memory that a file of @bytes may take. */
+/* The most memory that a file of @bytes can take. */
 static inline uint64_t gcr_store_cost(uint64_t bytes)
 {
 	return (bytes + GCR_STORE_PAGE_BYTES - 1) / GCR_STORE_PAGE_BYTES * GCR_STORE_PAGE_BYTES;
 }
 
-/* Files of a snapshot that are of one GPU and one kind; populated side by side with the others. */
+/* Files of a snapshot on one GPU and of one kind; groups are populated side by side. */
 struct gcr_store_group {
 	size_t next; /* the file that is populated now */
 	size_t end;
-	uint64_t offset; /* and from where */
+	uint64_t offset; /* the next byte to populate in it */
 };
 
 struct gcr_snapshot_file {
-	uint64_t cost_bytes; /* what it counts in the store */
-	bool is_known;	     /* it came with its bytes */
-	bool has_pages;	     /* it came from the pool with them */
-	bool unlinked;	     /* or gone to the pool */
+	uint64_t cost_bytes; /* bytes that the file counts in the store */
+	bool is_known;	     /* the file holds the bytes of the last freeze */
+	bool has_pages;	     /* the file came from the pool with its pages */
+	bool unlinked;	     /* or moved to the pool */
 };
 
 struct gcr_snapshot {
@@ -60,28 +61,31 @@ struct gcr_snapshot {
 	char generation[40];
 	char name[GCR_SNAPSHOT_NAME_BYTES]; /* of its directory */
 	int root_fd;			    /* the directory `snapshot` in it */
-	int files_fd;			    /* and `vram` in that; -1: there is none */
+	int files_fd;			    /* and `vram` in that; -1: missing */
 	struct gcr_extent *extents;
 	size_t count;
 	uint64_t bytes;
-	uint64_t cost_bytes; /* of files and table */
+	uint64_t cost_bytes; /* of files and metadata */
 	struct gcr_folder *folder;
-	/* Of one that is kept, and of files that came with their bytes; NULL: none. */
+	/*
+	 * The digests of a kept snapshot, and of files that hold their bytes of the last freeze;
+	 * NULL: none.
+	 */
 	struct gcr_digest_buffer *digests;
 
-	/* the store's, guarded by its lock */
+	/* guarded by the store's lock */
 	struct gcr_snapshot *next; /* in store->snapshots until it is discarded */
 	struct gcr_snapshot *next_kept;
 	struct gcr_snapshot_file *files;
-	uid_t uid;	/* whose it is: its directory's owner, or root_uid where that is root */
+	uid_t uid;	/* the owner: its directory's owner, or root_uid where that is root */
 	uid_t root_uid; /* for whom root's files count: GCR_QUOTA_OTHER_ROOT in a container */
 	bool discarded;
 	bool is_tainted; /* its files do not go to the pool */
-	bool is_adopted; /* they are a place's, too, which counts them */
-	bool is_touched; /* somebody may have changed its tree: the folder has the account */
-	bool has_pages;	 /* all of its files */
+	bool is_adopted; /* the files also belong to a place, which counts them */
+	bool is_touched; /* a user may have changed its tree: the folder has the account */
+	bool has_pages;	 /* all of its files have their pages */
 
-	/* populating: likewise */
+	/* populating: guarded by the store's lock, too */
 	struct gcr_snapshot *next_job;
 	struct gcr_store_group *groups;
 	size_t groups_count;
@@ -90,25 +94,25 @@ struct gcr_snapshot {
 	bool populating;
 };
 
-/* A snapshot of an earlier daemon, or of this one, that nobody holds now. */
+/* A snapshot of an earlier daemon, or of this one, that is not open now. */
 struct gcr_store_leftover {
 	struct gcr_store_leftover *next;
 	uint64_t cost_bytes;
 	uid_t uid;    /* its directory's owner */
-	bool claimed; /* somebody has held it, or will: not to be swept */
+	bool claimed; /* has been or will be opened: not to be swept */
 	char name[GCR_STORE_NAME_BYTES];
 };
 
-/* To be removed by the store's thread: a snapshot, or else a directory by its name. */
+/* A removal for the store's thread: of a snapshot, or else of a directory by its name. */
 struct gcr_store_removal {
 	struct gcr_store_removal *next;
 	struct gcr_snapshot *snapshot;
-	struct gcr_folder *folder; /* what of its files is open counts on; a reference, or NULL */
+	struct gcr_folder *folder; /* open files of it keep counting; a reference, or NULL */
 	uint64_t cost_bytes;
-	uid_t uid;	  /* for whom they count; with a folder, that says it */
-	int64_t due_usec; /* monotonic: of one that has failed, when it is tried again */
-	bool is_logged;	  /* that it has failed */
-	uint32_t adopter; /* of gcr_inodes_link(), for names of its files; 0: there are none */
+	uid_t uid;	  /* for whom the bytes count, if there is no folder */
+	int64_t due_usec; /* monotonic: when a failed removal is tried again */
+	bool is_logged;	  /* the failure has been logged */
+	uint32_t adopter; /* number of gcr_inodes_link() for names of its files; 0: none */
 	char name[GCR_STORE_NAME_BYTES];
 };
 
@@ -116,9 +120,9 @@ struct gcr_pool_file {
 	struct gcr_pool_file *next;
 	uint64_t bytes;
 	uint64_t cost_bytes;
-	uint64_t number; /* its name, if it has been made */
+	uint64_t number; /* its name, if the file has been made */
 	bool made;
-	bool is_known; /* it has the bytes of its extent, as they were at the last freeze */
+	bool is_known; /* holds the bytes of its extent as of the last freeze */
 	bool has_pages;
 };
 
@@ -128,27 +132,26 @@ struct gcr_pool {
 	pid_t pid;
 	uint64_t start_ticks;
 	struct gcr_pool_file *files;
-	uint64_t *wanted; /* sizes, those that matter most first; NULL: it stays as it is */
+	uint64_t *wanted; /* sizes, in order of importance; NULL: the pool stays as it is */
 	size_t wanted_count;
 };
 
-/* The account of one tree; all but `store` guarded by its lock. */
+/* The account of one tree; everything but `store` is guarded by the store's lock. */
 struct gcr_room {
 	struct gcr_store *store;
 	struct gcr_room *next;
-	uint64_t paid_bytes; /* promised by others to whom the tree belongs */
-	uint64_t
-		*payer_bytes; /* of which they count it, in store->snapshots_bytes; NULL: none do */
-	uint64_t extra_bytes; /* promised beyond that; in store->rooms_bytes */
-	uint64_t resident_bytes; /* what its files have taken */
-	uint64_t promised_bytes; /* to changes that are under way */
+	uint64_t paid_bytes;	 /* promised to the snapshot that owns the tree */
+	uint64_t *payer_bytes;	 /* in that snapshot, part of snapshots_bytes; NULL: none */
+	uint64_t extra_bytes;	 /* promised beyond that; in store->rooms_bytes */
+	uint64_t resident_bytes; /* allocated by its files */
+	uint64_t promised_bytes; /* to changes under way */
 	uint64_t entries;
 	uid_t uid;	       /* the tree's owner */
-	uint64_t entries_free; /* so many of them cost nothing */
+	uint64_t entries_free; /* number of entries that cost nothing */
 	bool is_closed;
 };
 
-/* What the verb of a process is about to need. */
+/* The room that the verb of a process is about to need. */
 struct gcr_store_claim {
 	struct gcr_store_claim *next;
 	pid_t pid;
@@ -157,51 +160,53 @@ struct gcr_store_claim {
 	struct gcr_store_payer payer;
 };
 
-/* What the packed chunks of a user take; in memory it is in the account of all. */
+/*
+ * The memory of a user's packed chunks; in memory they are part of packs_room, the account of all
+ * users.
+ */
 struct gcr_store_packed {
 	struct gcr_store_packed *next;
 	uid_t uid;
 	uint64_t bytes;
-	uint64_t spilled_bytes; /* that are on the disk of -o spill, and in no account of the store
-				 */
+	uint64_t spilled_bytes; /* on the disk of -o spill; in no account of the store */
 };
 
 struct gcr_store {
 	/* fixed for life */
 	char *path;
-	char *mountpoint; /* a tmpfs of our own is mounted there; else NULL */
+	char *mountpoint; /* where a tmpfs of our own is mounted; else NULL */
 	int fd;
 	int pool_fd;
 	int runtime_fd;		     /* the daemon's */
-	struct gcr_quota *quota;     /* likewise; NULL: none */
-	gcr_store_counting *counted; /* likewise; NULL: each id counts for itself */
+	struct gcr_quota *quota;     /* the daemon's; NULL: none */
+	gcr_store_counting *counted; /* set once at the start; NULL: each id counts for itself */
 	bool survives_restart;
-	bool may_swap; /* memory of its mount */
+	bool may_swap; /* the memory of its mount may be swapped */
 	uint64_t pool_limit_bytes;
 	uint64_t keep_limit_bytes;
-	unsigned int user_spill_percent; /* of -o spill's room, what a user may have; 0: not so */
+	unsigned int user_spill_percent; /* one user's share of -o spill's room; 0: no such limit */
 	unsigned int threads_max;
 
-	pthread_mutex_t lock;	/* guards what follows */
-	pthread_cond_t changed; /* there is something to do, or to be had */
+	pthread_mutex_t lock;	/* guards the fields below */
+	pthread_cond_t changed; /* there is new work, or room has become free */
 	bool stopping;
 	uint64_t size_bytes;
-	uint64_t reserve_bytes;	  /* of these: only packing gets them; fixed for life */
-	uint64_t packing_bytes;	  /* promised to pieces that are being packed, in no sum of these */
+	uint64_t reserve_bytes;	  /* of size_bytes: for packing only; fixed for life */
+	uint64_t packing_bytes;	  /* promised to pieces being packed; in none of the sums below */
 	uint64_t snapshots_bytes; /* of snapshots and leftovers */
 	uint64_t going_bytes;	  /* discarded, and not yet unlinked or still open */
 	/*
-	 * Monotonic: when a file last was, or somebody was last seen to let go of one. A worker may
-	 * have it yet.
+	 * Monotonic: when a file was last unlinked, or an unlinked file was last seen to be freed.
+	 * A worker may still have such a file open.
 	 */
 	int64_t unlinked_usec;
-	uint64_t held_free_blocks; /* the most that were free since; 0: not looked yet */
+	uint64_t held_free_blocks; /* maximum of free blocks since then; 0: not read yet */
 	uint64_t pool_bytes;
 	uint64_t rooms_bytes; /* see struct gcr_room */
 	struct gcr_room *rooms;
-	struct gcr_room *packs_room;   /* of the packed chunks; fixed for life */
-	struct gcr_packs_users *packs; /* likewise */
-	struct gcr_spill *spill;       /* likewise; NULL as the store is made */
+	struct gcr_room *packs_room;   /* for the packed chunks; fixed for life */
+	struct gcr_packs_users *packs; /* fixed for life */
+	struct gcr_spill *spill;       /* fixed for life; NULL while the store is being created */
 	uint32_t last_number;	       /* see gcr_store_next_number_locked() */
 	uint64_t last_pool_number;
 	struct gcr_snapshot *snapshots;
@@ -210,13 +215,13 @@ struct gcr_store {
 
 	struct gcr_store_removal *removals;
 	struct gcr_store_removal **removals_end;
-	struct gcr_store_removal *left_removals; /* that have failed, in no order */
+	struct gcr_store_removal *left_removals; /* failed ones, in no order */
 	bool removing;
 	bool remover_started;
 	pthread_t remover;
 
 	struct gcr_store_claim *claims;
-	struct gcr_store_packed *packed; /* in packs_room */
+	struct gcr_store_packed *packed; /* packed chunks by user, in packs_room */
 
 	struct gcr_snapshot *kept; /* the oldest first */
 	uint64_t kept_bytes;	   /* of these, in snapshots_bytes */
@@ -225,13 +230,13 @@ struct gcr_store {
 	unsigned int populators;
 
 	struct gcr_pool *pools;
-	unsigned int reserving;		/* freezes that look for room: nobody takes it meanwhile */
+	unsigned int reserving;		/* freezes that look for room: the pool takes none */
 	struct gcr_pool_file *given_up; /* to be removed; still count */
-	unsigned int pool_removers;	/* threads that have taken some, and not removed them yet */
-	bool pools_changed;		/* what is wanted, or the room for it */
-	int64_t retry_usec;		/* monotonic: no file is made before this; 0: they are */
-	struct gcr_pool_file *filling;	/* the thread of the pool is at it; NULL when taken away */
-	uint64_t filling_number;	/* of the file that it still has open, taken away or not */
+	unsigned int pool_removers;	/* threads that have taken given_up files to remove */
+	bool pools_changed;		/* the wanted files have changed, or the room for them */
+	int64_t retry_usec;		/* monotonic: no file is made before this; 0: no pause */
+	struct gcr_pool_file *filling;	/* the pool thread fills it; NULL when taken away */
+	uint64_t filling_number;	/* the file that this thread has open, taken away or not */
 	bool filler_started;
 	pthread_t filler;
 };
@@ -242,201 +247,223 @@ static inline uint64_t gcr_store_used_locked(const struct gcr_store *store)
 	return store->snapshots_bytes + store->going_bytes + store->pool_bytes + store->rooms_bytes;
 }
 
-/* Is something being removed? Whoever has done so says it. Lock: store. */
+/*
+ * Is a removal under way? The remover broadcasts store->changed when it has finished. Lock: store.
+ */
 static inline bool gcr_store_is_removing_locked(const struct gcr_store *store)
 {
 	return store->removals || store->removing || store->pool_removers;
 }
 
 /*
- * store_room.c: make @missing bytes of room, a step of it: give up what has been kept for longest,
- * then what is in pools; what goes already is waited for before anything that is kept has to go,
- * until @deadline_usec. False: there is nothing more to give up. Lock: store; let go meanwhile.
+ * room.c: one step towards @missing bytes of room: drop the snapshot that has been kept for
+ * longest; without one, give up files of the pools. While removals are under way, wait for them
+ * until @deadline_usec before a kept snapshot is dropped. Returns false if there is nothing to give
+ * up, or at the deadline. Lock: store; released during the step.
  */
 bool gcr_store_make_room_locked(struct gcr_store *store, uint64_t missing, int64_t deadline_usec);
 
 /*
- * store.c: may @bytes more be promised, @fresh_bytes of which have no memory yet? If not, -ENOSPC
- * or -ENOMEM with figures, and so much is missing. Lock: store.
+ * store.c: may @bytes more be promised, @fresh_bytes of which have no memory yet? If not, returns
+ * -ENOSPC or -ENOMEM with figures, and *ret_missing is the shortfall. Lock: store.
  */
 int gcr_store_check_room_locked(struct gcr_store *store, uint64_t bytes, uint64_t fresh_bytes,
 				uint64_t *ret_missing, struct gcr_error *error);
 /*
- * The same for packing: @bytes in small pages, the reserve included, besides what is promised to
- * other pieces. Lock: store.
+ * The same for packing: @bytes in small pages, in addition to the promises to other pieces; the
+ * reserve may be used. Lock: store.
  */
 int gcr_store_check_packing_locked(struct gcr_store *store, uint64_t bytes, uint64_t *ret_missing);
 
 /*
- * store.c: the number of a snapshot, a place that is being made, or a removal: never 0, and no
- * other's since the daemon began. Lock: store.
+ * store.c: a new number for a snapshot, a place that is being made, or a removal: never 0, and
+ * different from all others of this daemon. Lock: store.
  */
 uint32_t gcr_store_next_number_locked(struct gcr_store *store);
 
-/* store_reserve.c */
-/* Once the size is known. */
+/* reserve.c */
+/* Sets reserve_bytes; called once the size of the store is known. */
 void gcr_store_set_reserve(struct gcr_store *store);
-/* What all but packing may use of the store. Lock: store. */
+/* The limit of the store for everything but packing. Lock: store. */
 uint64_t gcr_store_limit_locked(const struct gcr_store *store);
 
-/* store_claim.c */
+/* claim.c */
 /*
- * Wait a moment for what is being removed and, @with_held, for those who may have what was removed
- * a moment ago. False: there is nothing to wait for. Lock: store.
+ * Wait briefly for removals under way and, @with_held, for workers that may still have removed
+ * files open. Returns false if there is nothing to wait for. Lock: store.
  */
 bool gcr_store_wait_going_locked(struct gcr_store *store, bool with_held);
-/* A file has been unlinked that somebody may still have open. Lock: store. */
+/* Note that a file has been unlinked that may still be open. Lock: store. */
 void gcr_store_note_unlinked_locked(struct gcr_store *store);
 /*
- * Of one that was claimed for a user: may he have @bytes, what was claimed included? It may have
- * grown since. -EDQUOT, with words. Lock: store.
+ * May the user for whom this process's claim was made have @bytes, those claimed included? The need
+ * may have grown since the claim. -EDQUOT, with a message. Lock: store.
  */
 int gcr_store_check_claim_locked(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 				 uint64_t bytes, struct gcr_error *error);
 void gcr_store_end_claim_locked(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
 
-/* store_users.c */
+/* users.c */
 /*
- * May the user @uid hold @bytes more? 0 for who is not limited; -EDQUOT with words. Lock: store.
+ * May the user @uid hold @bytes more? 0 if the user has no limit; -EDQUOT with a message. Lock:
+ * store.
  */
 int gcr_store_check_user_locked(struct gcr_store *store, uid_t uid, uint64_t bytes,
 				struct gcr_error *error);
 int gcr_store_check_payer_locked(struct gcr_store *store, const struct gcr_store_payer *payer,
 				 uint64_t bytes, struct gcr_error *error);
-/* What a user's packed chunks take, whatever the limit says: GCR_QUOTA_STORE or GCR_QUOTA_SPILL. */
+/*
+ * Count @more and @less packed bytes of a user, without a check of the limit: GCR_QUOTA_STORE or
+ * GCR_QUOTA_SPILL.
+ */
 void gcr_store_count_packed(struct gcr_store *store, uid_t uid, enum gcr_quota_kind kind,
 			    uint64_t more, uint64_t less);
-/* So many bytes of the disk for @uid. -EDQUOT, -ENOMEM, with words. */
+/* Count @bytes of the disk for @uid. -EDQUOT, -ENOMEM, with a message. */
 int gcr_store_take_spilled(struct gcr_store *store, uid_t uid, uint64_t bytes,
 			   struct gcr_error *error);
 
-/* store_mount.c: fills path, mountpoint, fd, survives_restart, size_bytes. */
+/* mount.c: fills path, mountpoint, fd, survives_restart, size_bytes. */
 int gcr_store_attach(struct gcr_daemon *daemon, struct gcr_store *store, struct gcr_error *error);
 /*
- * Of a store with a mount: the root of another tmpfs, of at most @bytes, which has no name, and
- * goes when the last descriptor in it does. The descriptor is the caller's. -errno.
+ * For a store with a mount: mount another tmpfs of at most @bytes without a name, which disappears
+ * with the last descriptor in it. *ret_fd is its root, the caller's. -errno.
  */
 int gcr_store_mount_apart(struct gcr_store *store, uint64_t bytes, int *ret_fd);
-/* Takes the mount or the directory away, which has to be empty but for files that are open. */
+/*
+ * Remove the store's mount or directory, which has to be empty except for removed files that are
+ * open.
+ */
 void gcr_store_detach(struct gcr_store *store);
 
-/* store_tree.c */
-/* A descriptor for reading, whatever the directory's mode says; the caller's. -errno. */
+/* tree.c */
+/* Returns a descriptor for reading, whatever the directory's mode; the caller's. -errno. */
 int gcr_store_open_directory(int parent_fd, const char *name);
-/* Memory that the files below a directory have taken, and how many names there are. -errno. */
+/* Memory that the files below a directory have allocated, and the number of names. -errno. */
 int gcr_store_sum_tree(int directory_fd, struct gcr_tree_sum *ret_sum);
 
-/* store_packs.c */
-/* All that is packed in leftovers is claimed; what nobody claims goes. -ENOMEM, ... */
+/* packs.c */
+/* Claim the packed chunks of all leftovers; chunks without a claim are removed. -ENOMEM, ... */
 int gcr_store_start_packs(struct gcr_store *store);
-/* What is packed stays so. */
+/* The packed chunks stay stored. */
 void gcr_store_stop_packs(struct gcr_store *store);
 /*
- * The directory of tables in the snapshot's directory @name, and whose chunks they name; the
- * caller's. -ENOENT: there is none.
+ * Returns a descriptor, the caller's, of the directory of tables in the snapshot's directory @name.
+ * *ret_uid is the user whose chunks the tables name. -ENOENT: there is none.
  */
 int gcr_store_find_tables(struct gcr_store *store, const char *name, uid_t *ret_uid);
 /*
- * Nobody has opened this snapshot, which is about to be removed: its references to chunks go.
- * -EMFILE, -ENFILE, -ENOMEM: some may be left, and this is to be called again.
+ * Drop the references to chunks of a snapshot that is not open and is about to be removed. -EMFILE,
+ * -ENFILE, -ENOMEM: some references may be left, and the caller retries.
  */
 int gcr_store_drop_tables(struct gcr_store *store, const char *name);
-/* To a snapshot that is just being opened. */
+/* Attach the tables to a snapshot that is being opened. */
 int gcr_snapshot_attach_tables(struct gcr_snapshot *snapshot, struct gcr_error *error);
 
-/* store_spill.c: before the packs, and after them. Errors of gcr_spill_open(), with words. */
+/*
+ * spill.c: to be started before the packs and stopped after them. Errors of gcr_spill_open(), with
+ * a message.
+ */
 int gcr_store_start_spill(struct gcr_store *store, const struct gcr_options *options,
 			  struct gcr_error *error);
 void gcr_store_stop_spill(struct gcr_store *store);
 
-/* store_room.c */
-/* Until somebody says that something has changed, or the time has come. Lock: store. */
+/* room.c */
+/* Wait for store->changed, until the deadline at most. Lock: store. */
 void gcr_store_wait_until_locked(struct gcr_store *store, int64_t deadline_usec);
-/* What it has beyond what was paid for is no longer counted, but returned. Lock: store. */
+/*
+ * Destroy the room. The bytes beyond those paid for are no longer counted, but returned. Lock:
+ * store.
+ */
 uint64_t gcr_room_destroy_locked(struct gcr_room *room);
-/* Promised, and not taken from the machine's memory yet. Lock: store. */
+/* Bytes that are promised, and not allocated from the machine's memory yet. Lock: store. */
 uint64_t gcr_room_pending_locked(const struct gcr_room *room);
 
-/* store_remove.c */
-/* Under which name what is removed waits for the thread: no daemon takes it for anything. */
+/* remove.c */
+/*
+ * Set the name under which a tree waits for the thread; no daemon takes such a name for a snapshot
+ * or a place.
+ */
 void gcr_store_name_removal_locked(struct gcr_store *store, struct gcr_store_removal *removal);
-/* Have the thread do it. Takes @removal. Lock: store. */
+/* Queue a removal for the thread, which takes @removal. Lock: store. */
 void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal);
 int gcr_store_start_remover(struct gcr_store *store);
-/* All that was given to it is removed first. */
+/* The thread first carries out all removals that are queued. */
 void gcr_store_stop_remover(struct gcr_store *store);
 
-/* store_populate.c */
+/* populate.c */
 /* Fault in a piece of a file. -errno. */
 int gcr_store_populate_piece(int fd, uint64_t offset, uint64_t bytes);
 void gcr_store_stop_populating_locked(struct gcr_snapshot *snapshot);
 
-/* store_table.c */
+/* table.c */
 int gcr_store_write_table(int directory_fd, const struct gcr_snapshot *snapshot);
 uint64_t gcr_store_table_bytes(size_t count);
-/* Fills extents and count of @snapshot, whose identity must be what the table says. */
+/* Fills extents and count of @snapshot, whose identity must match the table. */
 int gcr_store_read_table(int directory_fd, struct gcr_snapshot *snapshot, struct gcr_error *error);
 
-/* store_pool.c */
+/* pool.c */
 #define GCR_POOL_NAME_BYTES 24
 void gcr_store_pool_file_name(const struct gcr_pool_file *file, char ret_name[GCR_POOL_NAME_BYTES]);
-/* The files of a pool, the largest first; NULL if there are none. The array is the caller's. */
+/* The files of a pool, the largest first; NULL if there are none. The caller frees the array. */
 struct gcr_pool_file **gcr_store_sort_pool(const struct gcr_pool *pool, size_t *ret_count);
-/* To be removed by the thread. Lock: store. */
+/* Queue the file for removal by the pool's thread. Lock: store. */
 void gcr_store_give_up_locked(struct gcr_store *store, struct gcr_pool_file *file);
 void gcr_store_drop_pool_locked(struct gcr_store *store, struct gcr_pool **link);
 /*
- * For each extent of a snapshot that is being made, a file of the pool of its process, or NULL: of
- * the same size, else of the nearest that is left. They leave the pool, but not its sum of bytes.
- * Lock: store.
+ * For each extent of a snapshot that is being made, take a file from the pool of its process: of
+ * the same size, else a larger one, to be cut; else NULL. The files leave the pool, but keep
+ * counting in pool_bytes. Lock: store.
  */
 void gcr_store_take_from_pool_locked(struct gcr_snapshot *snapshot, struct gcr_pool_file **files);
-/* They go back. Lock: store. */
+/* Give these files back to the pool. Lock: store. */
 void gcr_store_return_to_pool_locked(struct gcr_snapshot *snapshot, struct gcr_pool_file **files);
 /*
- * Take what is given up, and files of at least @bytes out of the pools, or all that there are, to
- * be removed by gcr_store_remove_pool_files(). NULL: there are none. Lock: store.
+ * Take files out of the pools for gcr_store_remove_pool_files(): all given_up ones, and others
+ * until their sum is at least @bytes. NULL: there are none. Lock: store.
  */
 struct gcr_pool_file *gcr_store_shrink_pool_locked(struct gcr_store *store, uint64_t bytes);
-/* Unlink and free these (NULL is allowed); then their bytes are free. No lock. */
+/* Unlink and free these files (NULL is allowed) and release their bytes. No lock. */
 void gcr_store_remove_pool_files(struct gcr_store *store, struct gcr_pool_file *files);
 void gcr_store_unlink_pool_file(struct gcr_store *store, const struct gcr_pool_file *file);
-/* Move the file @index of a snapshot, which is @file's from now on, and see to its pages. -errno */
+/*
+ * Move the file @index of a snapshot, which is @file's from now on, to the pool and find out
+ * whether it has all its pages. -errno
+ */
 int gcr_store_move_to_pool(struct gcr_snapshot *snapshot, size_t index, struct gcr_pool_file *file);
 int gcr_store_stat_pool_file(struct gcr_store *store, const struct gcr_pool_file *file,
 			     struct stat *ret_stat);
 /* Move files of a discarded snapshot to the pool of its process. No lock. */
 void gcr_store_return_to_pool(struct gcr_snapshot *snapshot);
 
-/* store_keep.c */
+/* keep.c */
 void gcr_store_drop_all_kept(struct gcr_store *store);
-/* What is kept of a process is the caller's now; NULL. */
+/* Take the kept snapshot of a process: the reference is the caller's. NULL: there is none. */
 struct gcr_snapshot *gcr_store_take_kept(struct gcr_store *store, pid_t pid, uint64_t start_ticks);
 /*
- * Files of @old become those of @snapshot, which is being made, as of a pool: in @files, with
- * their digests in snapshot->digests. No lock.
+ * Reuse files of the kept snapshot @old for @snapshot, which is being made, like files of a pool:
+ * returned in @files, with their digests in snapshot->digests. No lock.
  */
 void gcr_store_reuse_kept(struct gcr_snapshot *snapshot, struct gcr_snapshot *old,
 			  struct gcr_pool_file **files);
 
-/* store_fill.c */
+/* fill.c */
 int gcr_store_start_filler(struct gcr_store *store);
 /* Removes all pools. */
 void gcr_store_stop_filler(struct gcr_store *store);
 
-/* snapshot_metadata.c: what the table and the metadata of these may take. */
+/* snapshot_metadata.c: the most that the table and the metadata of these extents take. */
 uint64_t gcr_snapshot_metadata_bytes(const struct gcr_extent *extents, size_t count);
 /* snapshot_folder.c */
 int gcr_snapshot_attach_folder(struct gcr_snapshot *snapshot);
-/* Does somebody have it open, or may have it mapped? Then its bytes must not change. */
+/* May a user have the file open or mapped? Then its bytes must not change. */
 bool gcr_snapshot_is_file_read(const struct gcr_snapshot *snapshot, size_t index);
 
 /* snapshot.c */
 void gcr_snapshot_name(pid_t pid, uint64_t start_ticks, const char *generation,
 		       char ret_name[GCR_SNAPSHOT_NAME_BYTES]);
-/* Memory that the files have taken; is it all that they can take? Lock: store. */
+/* Memory that the files have allocated. *ret_complete: they have all their pages. Lock: store. */
 uint64_t gcr_snapshot_resident_bytes(const struct gcr_snapshot *snapshot, bool *ret_complete);
-/* A reference, unless the last one is just being dropped. Lock: store. */
+/* Takes a reference, unless the last one is just being dropped. Lock: store. */
 bool gcr_snapshot_try_ref(struct gcr_snapshot *snapshot);
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);

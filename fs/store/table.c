@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The file `table` of a snapshot: which allocations its files are, for a daemon that comes later.
- * A header, then the extents as they are in memory: it never leaves this machine and this boot.
+ * The file `table` of a snapshot: lists the allocations that its files belong to, for a later
+ * daemon. A header, then the extents in their memory layout: the file is read only on this machine
+ * and in this boot.
  */
 #include "fs/store/store_private.h"
 
@@ -18,7 +19,7 @@
 
 struct table_header {
 	char magic[16];
-	uint32_t extent_bytes; /* of one extent */
+	uint32_t extent_bytes; /* size of one extent */
 	int32_t pid;
 	uint64_t start_ticks;
 	uint64_t count;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Trees of files in the store, some of them made by users of the mount: removing them and summing
- * them up. No symbolic link is followed, and nothing outside is reached. A mode that keeps a daemon
- * without privileges out of a directory is changed, and, if it stays, put back.
+ * them up. No symbolic link is followed, and nothing outside the tree is reached. If a directory's
+ * mode keeps a daemon without privileges out, the mode is changed, and restored if the directory is
+ * not to be removed.
  */
 #include "fs/store/store_private.h"
 
@@ -14,19 +15,19 @@
 
 #include "lib/beneath.h"
 
-/* Above `snapshot` are its own directory and the store. */
+/* Above `snapshot` are its parent directory and the store. */
 #define LEVELS_MAX (GCR_STORE_DEPTH_MAX + 2)
 
-/* Files that belong to us may still be in directories whose modes keep us out. */
+/* Files of the daemon's own user may be in directories whose modes exclude that user. */
 static int set_mode(int fd, mode_t mode)
 {
 	char path[64];
 
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd); /* fchmod(2) knows no O_PATH */
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd); /* fchmod(2) does not accept O_PATH */
 	return chmod(path, mode & 07777) < 0 ? -errno : 0;
 }
 
-/* Whoever cannot be let in finds out when it is opened. */
+/* Give the owner all rights. Errors are found when the directory is opened. */
 static void unlock(int fd, mode_t *ret_mode)
 {
 	struct stat stat;
@@ -45,7 +46,7 @@ static void lock_again(int fd, mode_t mode)
 		set_mode(fd, mode);
 }
 
-/* For its owner it has all rights then; @ret_mode is what it had. */
+/* Open a directory after giving its owner all rights; *ret_mode is the mode before that. */
 static int open_unlocked(int parent_fd, const char *name, mode_t *ret_mode)
 {
 	_cleanup_close_ int fd = gcr_beneath_open_path(parent_fd, name, O_PATH | O_DIRECTORY);
@@ -127,7 +128,7 @@ static int visit_below(int parent_fd, const char *name, int levels, gcr_store_vi
 	int result = 0;
 
 	dir = levels ? open_directory(parent_fd, name, &mode, &result) : NULL;
-	/* It is gone, or no directory any more. */
+	/* Removed, or no directory any more. */
 	if (result == -ENOENT || result == -ENOTDIR || result == -ELOOP)
 		result = 0;
 	while (dir && !result && (entry = readdir(dir))) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What each user holds of the store, and of the disk of -o spill. Nothing is counted twice: it is
- * summed up from the accounts of snapshots, trees, claims and packed chunks whenever somebody asks.
- * The pool, and what is kept of processes that run, give way to whoever needs room, and are
- * nobody's.
+ * Bytes that each user holds of the store, and of the disk of -o spill. There are no separate
+ * counters: the sums are computed from the accounts of snapshots, trees, claims and packed chunks
+ * at each request. The pool and the kept snapshots of running processes give way to any request for
+ * room, and count for no user.
  */
 #include "fs/store/store_private.h"
 
@@ -80,7 +80,7 @@ int gcr_store_check_user_locked(struct gcr_store *store, uid_t uid, uint64_t byt
 	return check_locked(store, GCR_QUOTA_STORE, uid, bytes, error);
 }
 
-/* What comes back of the process that the same verb thaws. Lock: store. */
+/* Bytes that are released by the process that the same verb thaws. Lock: store. */
 static uint64_t returned_locked(const struct gcr_store *store, const struct gcr_store_payer *payer)
 {
 	uint64_t bytes = 0;
@@ -169,7 +169,7 @@ struct gcr_quota *gcr_store_quota(const struct gcr_store *store)
 	return store ? store->quota : NULL;
 }
 
-/* His entry, a new one if need be. NULL: no memory. Lock: store. */
+/* The user's entry, a new one if need be. NULL: no memory. Lock: store. */
 static struct gcr_store_packed *get_packed_locked(struct gcr_store *store, uid_t uid)
 {
 	struct gcr_store_packed *packed = store->packed;
@@ -195,7 +195,7 @@ void gcr_store_count_packed(struct gcr_store *store, uid_t uid, enum gcr_quota_k
 
 	GCR_LOCK_SCOPE(&store->lock);
 	packed = get_packed_locked(store, uid);
-	/* Without memory for it, it is not counted. */
+	/* Without memory for the entry, the bytes are not counted. */
 	if (!packed)
 		return;
 	bytes = kind == GCR_QUOTA_SPILL ? &packed->spilled_bytes : &packed->bytes;

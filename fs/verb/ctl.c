@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Parser of what is written to ctl. It touches nothing but its arguments; a fuzz target eats it. */
+/* Parser of writes to ctl. It touches nothing but its arguments, and has a fuzz target. */
 #include "fs/verb/ctl.h"
 
 #include <ctype.h>
@@ -8,7 +8,7 @@
 
 #include "lib/cleanup.h"
 
-/* What is left to parse. */
+/* The rest of the text to parse. */
 struct cursor {
 	const char *at;
 	const char *end;
@@ -54,7 +54,7 @@ static bool next_word(struct cursor *cursor, struct word *ret_word)
 	return ret_word->length > 0;
 }
 
-/* A decimal number without sign, up to @max. */
+/* Parse a decimal number without sign, up to @max. */
 static int parse_number(const char *start, size_t length, uint64_t max, uint64_t *ret_number)
 {
 	uint64_t number = 0;
@@ -179,7 +179,7 @@ static int parse_stdio(struct gcr_command *command, const char *value, size_t le
 	return 0;
 }
 
-/* What an option without a value sets. */
+/* The flag that an option without a value sets. */
 static bool *find_flag(struct gcr_command *command, const char *key)
 {
 	const struct {
@@ -197,7 +197,7 @@ static bool *find_flag(struct gcr_command *command, const char *key)
 	return NULL;
 }
 
-/* And what reads the value of one that has one. */
+/* The parsers of options with a value. */
 static const struct {
 	const char *key;
 	int (*parse)(struct gcr_command *command, const char *value, size_t length,
@@ -247,7 +247,7 @@ static int parse_option(struct gcr_command *command, struct word word, struct gc
 			     (int)(word.length < 64 ? word.length : 64), word.start);
 }
 
-/* Of a thaw `data` speaks of the other process. */
+/* In a thaw, `data` refers to the other process. */
 static int check_swap(struct gcr_command *command, struct gcr_error *error)
 {
 	if (command->verb != GCR_VERB_THAW)

@@ -22,35 +22,38 @@
 
 struct gcr_task;
 
-/* Carry out a verb for one process, on the task's thread; @ret_state: where the process is then. */
+/*
+ * Carry out a verb for one process, on the task's thread. @ret_state: the state of the process
+ * then.
+ */
 typedef int gcr_task_work(struct gcr_task *task, enum gcr_state *ret_state,
 			  struct gcr_error *error);
 
 struct gcr_command {
 	enum gcr_verb verb;
-	int64_t timeout_usec; /* `timeout=SEC`, 0 if it was not given */
+	int64_t timeout_usec; /* `timeout=SEC`, 0 if not given */
 	bool data;	      /* `data` of freeze: VRAM out, the driver's context stays */
 
-	bool unseen; /* `unseen` of freeze and dump: it shares no GPU memory, says the writer */
+	bool unseen; /* `unseen` of freeze, dump: per the writer, no GPU memory is shared */
 
-	bool park; /* `park` of freeze: ready for somebody else's CRIU */
+	bool park; /* `park` of freeze: ready for a CRIU that the daemon does not start */
 
-	bool leave;			 /* `leave` of dump: the tree stays, frozen */
-	bool supervised;		 /* `supervised`: a unit that starts it again is known of */
-	enum gcr_criu_tcp tcp;		 /* `tcp=close` or `tcp=keep` of dump */
-	char name[GCR_PLACE_NAME_BYTES]; /* `name=N` of dump, "" if it was not given */
-	/* Not of the text: the process that a dump was written to, and whose the write is. */
-	gcr_task_work *work; /* instead of the engine's freeze or thaw; NULL: that */
+	bool leave;	       /* `leave` of dump: the tree stays, frozen */
+	bool supervised;       /* `supervised`: the writer knows that a unit restarts the program */
+	enum gcr_criu_tcp tcp; /* `tcp=close` or `tcp=keep` of dump */
+	char name[GCR_PLACE_NAME_BYTES]; /* `name=N` of dump, "" if not given */
+	/* Not parsed from the text: the process that a dump was written to, and the writer. */
+	gcr_task_work *work; /* replaces the engine's freeze or thaw; NULL: not replaced */
 	pid_t root;
 	pid_t writer;		  /* 0: not known */
-	struct gcr_rights rights; /* of those who have opened and written */
+	struct gcr_rights rights; /* of the users who opened and wrote the file */
 
-	bool unverified; /* `unverified` of thaw: whatever the digests say */
+	bool unverified; /* `unverified` of thaw: ignore digests that differ */
 	bool new_pids;	 /* `pid=new` of thaw: in a pid namespace of its own */
-	pid_t restored;	 /* `pid=N`: somebody else's CRIU has restored it; 0: not given */
-	pid_t swap;	 /* `swap=PID`: freeze that one at the same time; 0: not given */
-	bool swap_data;	 /* and that with `data` */
-	char stdio[GCR_COMMAND_PATH_BYTES]; /* `stdio=PATH`, "" if it was not given */
+	pid_t restored;	 /* `pid=N`: process restored by a foreign CRIU; 0: not given */
+	pid_t swap;	 /* `swap=PID`: the process to freeze at the same time; 0: not given */
+	bool swap_data;	 /* freeze the process of swap= with `data` */
+	char stdio[GCR_COMMAND_PATH_BYTES]; /* `stdio=PATH`, "" if not given */
 
 	/* `gpu=OLD:NEW` of thaw, by index */
 	unsigned int gpu_pairs_count;
@@ -59,12 +62,12 @@ struct gcr_command {
 		unsigned int to;
 	} gpu_pairs[GCR_GPUS_MAX];
 
-	/* root ctl only: the processes, each once, in the order they were written */
+	/* root ctl only: the processes, each once, in the order of the text */
 	unsigned int pids_count;
 	pid_t pids[GCR_COMMAND_PIDS_MAX];
 };
 
-/* May it do what only root may? */
+/* May the writer do operations that are for root only? */
 static inline bool gcr_command_is_root(const struct gcr_command *command)
 {
 	return command->rights.uid == 0;
@@ -72,7 +75,7 @@ static inline bool gcr_command_is_root(const struct gcr_command *command)
 
 /*
  * Parse @length bytes. @with_pids: the write went to the root's ctl, which needs at least one
- * process id; elsewhere an id is an error. Errors: -EINVAL, -E2BIG, with words.
+ * process id; elsewhere an id is an error. Errors: -EINVAL, -E2BIG, with a message.
  */
 int gcr_command_parse(const char *bytes, size_t length, bool with_pids,
 		      struct gcr_command *ret_command, struct gcr_error *error);

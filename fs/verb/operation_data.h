@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * An operation, for its tasks (fs/verb/task.c), those who wait for it (operation_waiters.c) and
- * whoever starts and ends it (fs/job/operation.c). Nobody else includes this.
+ * The data of an operation, for its tasks (fs/verb/task.c), its waiters (operation_waiters.c), and
+ * its start and end (fs/job/operation.c). No other file includes this one.
  */
 #ifndef GCR_FS_VERB_OPERATION_DATA_H
 #define GCR_FS_VERB_OPERATION_DATA_H
@@ -24,25 +24,25 @@ struct gcr_operation {
 	atomic_int references;
 	struct gcr_daemon *daemon;
 	struct gcr_command command;
-	struct gcr_quota_charge charge; /* its tasks, of who has written it */
+	struct gcr_quota_charge charge; /* for its tasks, charged to the writer */
 	struct gcr_quota_charge dump_charge;
-	struct gcr_exchange *exchange; /* NULL: it is none */
+	struct gcr_exchange *exchange; /* NULL: not an exchange */
 	struct gcr_operation *next;    /* guarded by operations.lock */
 
 	pthread_mutex_t lock;
 	pthread_cond_t decided; /* committed, or stop is set */
-	int stop;		/* positive errno: why it is to roll back */
+	int stop;		/* positive errno: the reason to roll back */
 	bool committed;
 	unsigned int votes;
 	unsigned int ended;
 	unsigned int at_barrier; /* tasks that wait in gcr_task_barrier() */
 	unsigned int barriers_passed;
-	bool barrier_failed;	/* the last one */
-	struct gcr_error error; /* the first task's that failed */
-	bool detached;		/* wanted whoever waits: opened O_NONBLOCK */
-	bool answered;		/* the waiters have had their answer */
-	bool is_over;		/* and who cancelled it */
-	bool inconsistent;	/* some process is neither where it was nor where it was to go */
+	bool barrier_failed;	/* the last barrier */
+	struct gcr_error error; /* of the first task that failed */
+	bool detached;		/* wanted even without waiters: the file was opened O_NONBLOCK */
+	bool answered;		/* the waiters have been answered */
+	bool is_over;		/* the cancellations have been answered, too */
+	bool inconsistent;	/* some process is neither in its old state nor in the wanted one */
 	int64_t deadline_usec;	/* monotonic */
 	struct gcr_operation_entry *entries;
 	size_t entries_count;
@@ -53,27 +53,33 @@ struct gcr_operation {
 
 /* ---- task.c ---- */
 
-/* It is to roll back. The first reason stays; after the commit there is none. */
+/* Make the operation roll back. The first @reason stays; after the commit this does nothing. */
 void gcr_operation_stop(struct gcr_operation *operation, int reason);
-/* Lock: operation. */
+/* The same with operation->lock held. */
 void gcr_operation_stop_locked(struct gcr_operation *operation, int reason);
-/* When it has to be over by default, with so many bytes to move; monotonic. */
+/*
+ * The operation's deadline (monotonic) with @bytes to move: that of the writer, else the default.
+ */
 int64_t gcr_operation_deadline(const struct gcr_operation *operation, uint64_t bytes);
-/* Let all tasks go on if each one that has not ended is at the barrier. Lock: operation. */
+/* Let all tasks continue if each task that has not ended is at the barrier. Lock: operation. */
 void gcr_operation_end_barrier_locked(struct gcr_operation *operation);
 
 /* ---- operation_waiters.c ---- */
 
 /*
- * Somebody waits for the verb, or for the end of a cancellation; the other is NULL. -ENOMEM. Lock:
- * operation.
+ * Add a waiter for the verb, or for the end of a cancellation; the other argument is NULL. -ENOMEM.
+ * Lock: operation.
  */
 int gcr_operation_add_entry_locked(struct gcr_operation *operation, struct gcr_waiter *waiter,
 				   struct gcr_cancellation *cancellation);
-/* Answer those who wait for the verb itself, and forget them. */
+/* Answer the waiters of the verb itself, and drop them. */
 void gcr_operation_answer(struct gcr_operation *operation, int error_number);
+/* Answer all cancellations; none is added after this (is_over). */
 void gcr_operation_answer_cancellations(struct gcr_operation *operation, int error_number);
-/* One waiter was interrupted or has died: it no longer wants the verb; the last one stops it. */
+/*
+ * A waiter was interrupted or has died, and no longer wants the verb. If it was the last one, the
+ * operation stops.
+ */
 void gcr_operation_abandon(struct gcr_operation *operation, struct gcr_waiter *waiter);
 
 #endif

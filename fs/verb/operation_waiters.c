@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Those who wait for the end of a verb, or of its cancellation: each is answered once, with no lock
- * held, or lets it be.
+ * Waiters for the end of a verb, or of its cancellation. Each waiter is answered once, with no lock
+ * held, or abandons the wait.
  */
 #include "fs/verb/operation_data.h"
 
@@ -12,7 +12,6 @@
 #include "fs/base/waiter.h"
 #include "lib/cleanup.h"
 
-/* Caller holds operation->lock. */
 int gcr_operation_add_entry_locked(struct gcr_operation *operation, struct gcr_waiter *waiter,
 				   struct gcr_cancellation *cancellation)
 {
@@ -27,7 +26,6 @@ int gcr_operation_add_entry_locked(struct gcr_operation *operation, struct gcr_w
 	return 0;
 }
 
-/* Answer those who wait for the verb itself, and forget them. */
 void gcr_operation_answer(struct gcr_operation *operation, int error_number)
 {
 	struct gcr_waiter *waiter;
@@ -79,7 +77,7 @@ void gcr_operation_abandon(struct gcr_operation *operation, struct gcr_waiter *w
 	if (!wanted) {
 		gcr_operation_stop_locked(operation, EINTR);
 	} else if (!operation->committed) {
-		/* Others want it to go on: this one alone is let go. */
+		/* Other writers still want the verb: only this waiter is answered. */
 		for (size_t i = 0; i < operation->entries_count && !answer; i++)
 			if (operation->entries[i].waiter == waiter)
 				answer = TAKE_PTR(operation->entries[i].waiter);

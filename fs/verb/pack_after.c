@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A thread of its own, so that neither a library's connection nor a program that answers is needed:
- * it looks at the processes once a second. after->lock guards what it is woken by; it holds no
- * other lock but one process's at a time.
+ * A separate thread looks at the processes once a second, so that packing depends neither on a
+ * library's connection nor on a program that answers. after->lock guards the wake-up flag; while it
+ * is held, at most one process's lock is taken.
  */
 #include "fs/verb/pack_after.h"
 
@@ -17,20 +17,23 @@
 #include "lib/clock.h"
 
 #define LOOK_USEC	 GCR_USEC_PER_SEC
-/* One that was interrupted is tried again later, each time after twice as long, up to this. */
+/*
+ * An interrupted packing is tried again after a pause, which doubles each time up to the maximum.
+ */
 #define AGAIN_FIRST_USEC GCR_USEC_PER_SEC
 #define AGAIN_MOST_USEC	 (3600 * GCR_USEC_PER_SEC)
 
 struct gcr_pack_after {
 	struct gcr_daemon *daemon;
 	pthread_t thread;
-	struct gcr_process *packed; /* the thread's: what it has begun with last, a reference */
+	struct gcr_process
+		*packed; /* used by the thread only: the process it packed last, a reference */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool stopping;
 };
 
-/* Then it has had its turn until it is tried again. */
+/* Is the process to be packed now? If so, the time of its next attempt is set. */
 static bool is_due(const struct gcr_pack_after *after, struct gcr_process *process)
 {
 	int64_t after_usec = (int64_t)after->daemon->options.pack_after * GCR_USEC_PER_SEC;
@@ -53,7 +56,7 @@ static bool is_due(const struct gcr_pack_after *after, struct gcr_process *proce
 	return is_due;
 }
 
-/* One after the other: each has all the processors that are free. */
+/* Start one packing at a time: each can use all idle processors. */
 static void look(struct gcr_pack_after *after)
 {
 	struct gcr_process **list = NULL;
@@ -66,7 +69,7 @@ static void look(struct gcr_pack_after *after)
 	if (gcr_processes_list(after->daemon->processes, &list, &count) < 0)
 		return;
 	for (size_t i = 0; i < count && !after->packed; i++)
-		/* A verb that has come between is not in our way for long. */
+		/* If a verb has begun in between, the attempt fails and is repeated later. */
 		if (is_due(after, list[i]) &&
 		    !gcr_packing_start_own(after->daemon, list[i], &error))
 			after->packed = gcr_process_ref(list[i]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Starting, joining, stopping and ending `pack` and `unpack`. packings.lock makes the decisions
- * "what is under way for which process" one at a time, before a process's lock; packing->lock is
- * the last that is taken. Waiters are answered and events written with no lock held.
+ * Starting, joining, stopping and ending `pack` and `unpack`. packings.lock serialises the
+ * decisions which packing is under way for which process, and is taken before a process's lock;
+ * packing->lock is taken last. Waiters are answered and events written with no lock held.
  */
 #include "fs/verb/packing.h"
 
@@ -28,29 +28,28 @@
 #include "lib/clock.h"
 #include "lib/lock.h"
 
-/* Others go first; not SCHED_IDLE, with which a verb might wait for one that never gets its turn.
- */
+/* Lowest priority; not SCHED_IDLE, with which a verb might wait for a thread that never runs. */
 #define NICE 19
 
 /*
- * The deadline of what the daemon begins: far slower than one thread is that gets a tenth of a
- * processor.
+ * The deadline of a packing that the daemon starts: allows for a rate far below that of one thread
+ * with a tenth of a processor.
  */
 #define OWN_BASE_USEC	   (600 * GCR_USEC_PER_SEC)
 #define OWN_BYTES_PER_USEC 4
 
-/* So often a worker is asked whether it has given files up, and so long between. */
+/* How often a worker is asked whether it has released the files, and the pause between. */
 #define LOOKS	  100
 #define LOOK_MSEC 20
 
 struct target {
 	struct gcr_process *process;
 	struct gcr_pack_work *work; /* NULL: a verb has begun for the process */
-	struct gcr_error error;	    /* the first; number 0: none */
-	bool is_begun;		    /* a thread has come */
-	bool is_ready;		    /* its files are let go of */
+	struct gcr_error error;	    /* the first error; number 0: none */
+	bool is_begun;		    /* a thread has begun */
+	bool is_ready;		    /* the workers have released its files */
 	bool is_done;		    /* no further pieces */
-	unsigned int threads;	    /* that are at it */
+	unsigned int threads;	    /* threads that work on it */
 };
 
 struct waiting {
@@ -60,22 +59,22 @@ struct waiting {
 };
 
 struct gcr_packing {
-	/* fixed for life */
+	/* constant after the start */
 	atomic_int references;
 	struct gcr_daemon *daemon;
 	struct gcr_command command;
-	struct gcr_quota_charge charge;	      /* of who has written it */
-	struct gcr_quota_charge store_charge; /* what `unpack` takes, until it has been taken */
+	struct gcr_quota_charge charge;	      /* for the writer */
+	struct gcr_quota_charge store_charge; /* bytes that `unpack` will take, until it has */
 	int64_t deadline_usec;		      /* monotonic; 0: none */
 	struct gcr_packing *next;	      /* guarded by packings.lock */
 
-	pthread_mutex_t lock; /* guards what follows */
+	pthread_mutex_t lock; /* guards the following fields */
 	pthread_cond_t idle;  /* a thread has left a target */
-	int stop;	      /* positive errno: why it is to end */
-	bool detached;	      /* wanted whoever waits */
+	int stop;	      /* positive errno: the reason to end */
+	bool detached;	      /* wanted even without waiters */
 	bool answered;
 	unsigned int threads;
-	bool has_worked; /* some thread has had what it needs */
+	bool has_worked; /* some thread had the memory that it needs */
 	struct waiting *waiting;
 	size_t waiting_count;
 
@@ -85,11 +84,11 @@ struct gcr_packing {
 
 static struct {
 	pthread_mutex_t lock;
-	pthread_cond_t ended; /* one has */
+	pthread_cond_t ended; /* a packing has ended */
 	struct gcr_packing *list;
 } packings = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
 
-/* ---- life ---- */
+/* ---- lifetime ---- */
 
 static void packing_unref(struct gcr_packing *packing)
 {
@@ -153,7 +152,7 @@ static int stopped(struct gcr_packing *packing)
 	return packing->stop;
 }
 
-/* One of the two is NULL. Lock: packing. */
+/* One of @waiter and @cancellation is NULL. Lock: packing. */
 static int add_waiting_locked(struct gcr_packing *packing, struct gcr_waiter *waiter,
 			      struct gcr_cancellation *cancellation)
 {
@@ -196,7 +195,7 @@ static void explain_stop(int reason, const char *verb, struct gcr_error *error)
 	}
 }
 
-/* What there is left to do for who packs by himself. Lock: process. */
+/* Note for the automatic packing whether there is anything left to pack. Lock: process. */
 static void note_end_locked(struct gcr_process *process, enum gcr_verb verb, bool is_whole)
 {
 	if (verb == GCR_VERB_UNPACK)
@@ -207,7 +206,10 @@ static void note_end_locked(struct gcr_process *process, enum gcr_verb verb, boo
 	}
 }
 
-/* What has become of one process: its error file and the events tell it, unless a verb is there. */
+/*
+ * End the work on one process, and report the result in its error file and the events, unless a
+ * verb has begun for the process.
+ */
 static void end_target(struct gcr_packing *packing, struct target *target)
 {
 	struct gcr_process *process = target->process;
@@ -232,7 +234,7 @@ static void end_target(struct gcr_packing *packing, struct target *target)
 			      "they are",
 			      skipped);
 	pthread_mutex_unlock(&packing->lock);
-	/* The folder is let go of before anybody knows of the end. */
+	/* Release the folder (the snapshot's directory) before the end becomes visible. */
 	gcr_pack_work_destroy(work);
 	if (gcr_process_has_ended(process))
 		gcr_error_set(&target->error, ESRCH, "process %d has ended", (int)process->pid);
@@ -268,7 +270,10 @@ static void answer(struct gcr_packing *packing, int error_number)
 	}
 }
 
-/* The last thread has nothing left to do. */
+/*
+ * Runs in the last thread of the packing: ends all targets, answers the writers that wait, and
+ * takes the packing off the list.
+ */
 static void complete(struct gcr_packing *packing)
 {
 	struct gcr_packing **link;
@@ -279,7 +284,10 @@ static void complete(struct gcr_packing *packing)
 		if (!error_number)
 			error_number = packing->targets[i].error.number;
 	}
-	/* When the list is empty the daemon ends, and who is to be answered with it. */
+	/*
+	 * Before the list becomes empty: the daemon may exit then, and could not answer the
+	 * waiters.
+	 */
 	gcr_quota_release(&packing->charge);
 	gcr_quota_release(&packing->store_charge);
 	answer(packing, error_number);
@@ -294,7 +302,7 @@ static void complete(struct gcr_packing *packing)
 
 /* ---- the threads ---- */
 
-/* False: nothing more is to be done for it. */
+/* Returns false if the target needs no more work. */
 static bool begin_target(struct gcr_packing *packing, struct target *target)
 {
 	GCR_LOCK_SCOPE(&packing->lock);
@@ -310,7 +318,7 @@ static bool has_failed(struct gcr_packing *packing, const struct target *target)
 	return target->error.number;
 }
 
-/* The first thread has the workers give up what they have of the files; the others wait. */
+/* The first thread has the workers release the files; the other threads wait for that. */
 static void make_ready(struct gcr_packing *packing, struct target *target)
 {
 	struct gcr_snapshot *snapshot = gcr_pack_work_snapshot(target->work);
@@ -335,7 +343,7 @@ static void make_ready(struct gcr_packing *packing, struct target *target)
 	pthread_mutex_unlock(&packing->lock);
 }
 
-/* A target of a packing: one thread works at it. */
+/* One thread's work on a target of a packing. */
 struct turn {
 	struct gcr_packing *packing;
 	const struct target *target;
@@ -348,7 +356,7 @@ static bool is_wanted(void *data)
 	return !stopped(turn->packing) && !has_failed(turn->packing, turn->target);
 }
 
-/* Other threads may be at pieces of it still. */
+/* Work on @target; on return, other threads may still work on pieces of it. */
 static void do_target(struct gcr_packing *packing, struct target *target,
 		      struct gcr_pack_worker *worker)
 {
@@ -363,7 +371,7 @@ static void do_target(struct gcr_packing *packing, struct target *target,
 	while (result > 0 && is_wanted(&turn))
 		result = gcr_pack_work_step(target->work, worker, &wanted, &error);
 	pthread_mutex_lock(&packing->lock);
-	/* A piece was left: others, who find no further one, do not know that. */
+	/* A piece was left undone: other threads, which find no further piece, do not know that. */
 	if (result < 0 && !error.number)
 		explain_stop(packing->stop, gcr_verb_name(packing->command.verb), &error);
 	if (!result)
@@ -375,7 +383,7 @@ static void do_target(struct gcr_packing *packing, struct target *target,
 	pthread_mutex_unlock(&packing->lock);
 }
 
-/* A thread, or what starts them, is through. The last one has everybody told. */
+/* A thread, or the starter of the threads, is done. The last one completes the packing. */
 static void leave(struct gcr_packing *packing)
 {
 	bool is_last;
@@ -396,7 +404,7 @@ static void *work(void *data)
 
 	pthread_setname_np(pthread_self(), "gpucrfs-pack");
 	setpriority(PRIO_PROCESS, 0, NICE); /* of this thread */
-	/* Without memory for another one, those that have some do the work. */
+	/* Without memory for another worker, the threads that have one do the work. */
 	if (packing->command.verb == GCR_VERB_UNPACK || !gcr_pack_worker_create(&worker)) {
 		pthread_mutex_lock(&packing->lock);
 		packing->has_worked = true;
@@ -408,12 +416,14 @@ static void *work(void *data)
 	return NULL;
 }
 
-/* Takes the reference of the list. */
+/* Start the threads; takes over the list's reference. */
 static void launch(struct gcr_packing *packing)
 {
 	unsigned int count = gcr_pack_work_threads();
 
-	/* One more than there are, so that it does not end before all have been started. */
+	/*
+	 * One more than the threads, so that the packing does not end before all have been started.
+	 */
 	packing->threads = 1;
 	for (unsigned int i = 0; i < count; i++) {
 		pthread_attr_t attributes;
@@ -433,7 +443,10 @@ static void launch(struct gcr_packing *packing)
 
 /* ---- starting ---- */
 
-/* Its files, a reference. With words: -EBUSY, -EOPNOTSUPP. Lock: packings. */
+/*
+ * Get the process's snapshot, a reference. Errors, with a message: -EBUSY, -EOPNOTSUPP, -ESRCH.
+ * Lock: packings.
+ */
 static int find_files_locked(struct gcr_process *process, enum gcr_verb verb,
 			     struct gcr_snapshot **ret_snapshot, struct gcr_error *error)
 {
@@ -489,7 +502,7 @@ static uint64_t unpacked_bytes(const struct gcr_pack_work *work)
 	return figures.packed_bytes - figures.hole_bytes;
 }
 
-/* Of a user who is not root: what is unpacked takes more of the store. Lock: packings. */
+/* Charge a user other than root for the store room that unpacking takes. Lock: packings. */
 static int take_store_locked(struct gcr_packing *packing, struct gcr_error *error)
 {
 	struct gcr_store *store = packing->daemon->store;
@@ -508,7 +521,7 @@ static int take_store_locked(struct gcr_packing *packing, struct gcr_error *erro
 	return result;
 }
 
-/* The one that does the same for the same processes. Lock: packings. */
+/* The packing that carries out @verb for the same processes. Lock: packings. */
 static struct gcr_packing *find_to_join_locked(enum gcr_verb verb,
 					       struct gcr_process *const *processes, size_t count)
 {
@@ -527,7 +540,7 @@ static struct gcr_packing *find_to_join_locked(enum gcr_verb verb,
 	return found && found->command.verb == verb ? found : NULL;
 }
 
-/* Lock: packings, so that it has not ended. */
+/* Lock: packings, so that the packing is still in the list. */
 static int join_locked(struct gcr_packing *packing, struct gcr_waiter *waiter)
 {
 	int result = 0;
@@ -567,7 +580,7 @@ static void abandon(void *object, struct gcr_waiter *waiter)
 			break;
 		}
 	pthread_mutex_unlock(&packing->lock);
-	/* Others want it to go on: this one alone is let go. */
+	/* Other writers still want the packing: only this waiter is answered. */
 	if (answered) {
 		gcr_waiter_answer(answered, EINTR);
 		gcr_waiter_unref(answered);
@@ -590,7 +603,7 @@ static void arm(struct gcr_waiter *waiter, struct gcr_packing *packing)
 		gcr_waiter_arm(waiter, &(struct gcr_waited){packing, abandon, ref, unref});
 }
 
-/* It is the processes' from now on. Lock: packings. */
+/* Make the packing visible in its processes and the list. Lock: packings. */
 static void publish_locked(struct gcr_packing *packing)
 {
 	for (size_t i = 0; i < packing->count; i++) {
@@ -669,7 +682,7 @@ int gcr_packing_start_own(struct gcr_daemon *daemon, struct gcr_process *process
 
 /* ---- stopping ---- */
 
-/* Lock: packings. */
+/* Is the packing under way for any of these processes? Lock: packings. */
 static bool is_for_any_locked(const struct gcr_packing *packing,
 			      struct gcr_process *const *processes, size_t count)
 {
@@ -711,7 +724,7 @@ size_t gcr_packing_cancel(struct gcr_process *const *processes, size_t count,
 			continue;
 		}
 		pthread_mutex_lock(&packing->lock);
-		/* It has ended meanwhile: nobody would end the cancellation. */
+		/* The packing has just ended, and would never end the cancellation. */
 		if (packing->answered) {
 			pthread_mutex_unlock(&packing->lock);
 			continue;
@@ -739,7 +752,7 @@ static struct target *find_target(struct gcr_packing *packing, const struct gcr_
 	return target;
 }
 
-/* No thread is at it any more, and none comes back. */
+/* Stop the work on @target: on return no thread works on it, and none begins again. */
 static void end_of_target(struct gcr_packing *packing, struct target *target)
 {
 	struct gcr_pack_work *work;

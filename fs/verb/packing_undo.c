@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * All that is packed of a snapshot is unpacked, for a verb that waits for it: by several threads of
- * the priority that everybody has, which stop within a piece when the verb is to.
+ * Unpacks a snapshot for a verb that waits for the files, with several threads of normal priority,
+ * which stop within one piece when the verb is to stop.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -19,8 +19,8 @@ struct undo {
 	const struct gcr_task *task;
 	struct gcr_pack_work *work;
 
-	pthread_mutex_t lock; /* guards what follows */
-	int result;	      /* the first that is not 0 */
+	pthread_mutex_t lock; /* guards the following fields */
+	int result;	      /* the first result that is not 0 */
 	struct gcr_error error;
 };
 
@@ -30,7 +30,7 @@ static int result_of(struct undo *undo)
 	return undo->result;
 }
 
-/* The next piece: 1, or 0 if there is none. One file that stays packed is one too many. */
+/* Unpack the next piece: 1, or 0 if there is none. A file that has to stay packed is an error. */
 static int step(struct undo *undo, struct gcr_error *error)
 {
 	const struct gcr_process *process = undo->task->process;
@@ -68,7 +68,7 @@ static void *run(void *data)
 	return unpack(data);
 }
 
-/* This thread is one of them; without memory for others it is the only one. */
+/* Run @count threads, this one included; if no other can be created, this one does all the work. */
 static void run_all(struct undo *undo, unsigned int count)
 {
 	pthread_t threads[GCR_PACK_WORK_THREADS_MAX];
@@ -93,7 +93,7 @@ int gcr_packing_undo(struct gcr_task *task, struct gcr_snapshot *snapshot, struc
 	if (!figures.pieces)
 		return 0;
 	atomic_store(&task->phase, "unpack");
-	/* Whatever the verb comes to, there is something to pack again. */
+	/* Even if the verb fails, there is something to pack again. */
 	pthread_mutex_lock(&task->process->lock);
 	task->process->was_packed = false;
 	pthread_mutex_unlock(&task->process->lock);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Who gives memory back when the store is too full, and in which order. It runs on the thread of
- * the task that needs the room, and holds no lock: packings are started, or joined, as the verb
- * does it, and looked at until they have ended or there is room.
+ * Frees room when the store is too full, in a fixed order. This runs on the thread of the task that
+ * needs the room, without locks: packings are started or joined in the same way as by the verb, and
+ * polled until they have ended or there is room.
  */
 #include "fs/verb/reclaim.h"
 
@@ -22,20 +22,26 @@
 #include "lib/clock.h"
 
 #define LOOK_MSEC   20
-/* So often when nothing more can be done. */
+/* Number of attempts when nothing more can be done. */
 #define LOOKS	    2
-/* In between it is looked whether the task is to stop; what goes at once may be more. */
+/*
+ * Bytes that one step moves to the disk; a step may move more. A stop of the task is checked
+ * between steps.
+ */
 #define SPILL_BYTES (64ull << 20)
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
 
-/* After so long the disk does not answer: others do not wait for it until their deadlines. */
+/*
+ * After this time the disk is regarded as not answering: other tasks do not wait until their
+ * deadlines.
+ */
 #define SPILL_MOST_USEC (20 * GCR_USEC_PER_SEC)
 
-/* One of all who make room moves bytes to the disk: since when (monotonic). 0: none. */
+/* Only one task at a time moves bytes to the disk: since when (monotonic). 0: none. */
 static atomic_int_least64_t spilling_since_usec;
 
-/* Those that have had their turn, each with a reference. */
+/* Processes that have had their turn, each with a reference. */
 struct turns {
 	struct gcr_process **processes;
 	size_t count;
@@ -43,12 +49,12 @@ struct turns {
 
 struct reclaim {
 	struct gcr_task *task;
-	uint64_t bytes; /* that it needs */
+	uint64_t bytes; /* that the task needs */
 	struct gcr_daemon *daemon;
-	struct gcr_process *packed; /* that is being packed for us: the last of `turns` */
+	struct gcr_process *packed; /* being packed for this task: the last of `turns` */
 	struct turns packs;
 	struct turns spills;
-	struct gcr_error spill_error; /* that is told; number 0: none */
+	struct gcr_error spill_error; /* to be reported; number 0: none */
 };
 
 static void drop_turns(struct turns *turns)
@@ -88,7 +94,9 @@ static bool take_turn(struct turns *turns, struct gcr_process *process)
 
 /* ---- packing ---- */
 
-/* Since when is it frozen, if packing it may be of use? 0: it is not. */
+/*
+ * Returns the time since which the process is frozen; 0: it is not frozen, or packing is of no use.
+ */
 static int64_t may_pack(struct gcr_process *process)
 {
 	int64_t since_usec = 0;
@@ -104,7 +112,7 @@ static int64_t may_pack(struct gcr_process *process)
 	return since_usec;
 }
 
-/* The one that is frozen for longest and has not had its turn; a reference. NULL: none. */
+/* The process that is frozen for longest and has not had its turn; a reference. NULL: none. */
 static struct gcr_process *find_longest_frozen(const struct reclaim *reclaim,
 					       const struct turns *turns,
 					       int64_t (*since)(struct gcr_process *process))
@@ -135,14 +143,17 @@ static bool is_being_packed(const struct reclaim *reclaim)
 	return reclaim->packed && gcr_packing_is_under_way(reclaim->packed, GCR_VERB_PACK);
 }
 
-/* False: there is nothing left to pack. */
+/* Start to pack the next process. Returns false if there is nothing left to pack. */
 static bool pack_next(struct reclaim *reclaim)
 {
 	struct gcr_process *process = find_longest_frozen(reclaim, &reclaim->packs, may_pack);
 	struct gcr_error error = {0};
 	bool is_begun = process && take_turn(&reclaim->packs, process);
 
-	/* What refuses it, another verb perhaps, does not concern us. It is held by `packs`. */
+	/*
+	 * If the packing is refused, perhaps because of another verb, try the next one. `packs`
+	 * holds the reference.
+	 */
 	if (is_begun && !gcr_packing_start_own(reclaim->daemon, process, &error))
 		reclaim->packed = process;
 	gcr_process_unref(process);
@@ -162,7 +173,9 @@ static int64_t may_spill(struct gcr_process *process)
 	return since_usec;
 }
 
-/* A reference; NULL: a verb has begun. */
+/*
+ * Returns a reference; NULL: the process is not frozen, a verb has begun, or there is no snapshot.
+ */
 static struct gcr_snapshot *hold_idle_snapshot(struct gcr_process *process)
 {
 	struct gcr_snapshot *snapshot = NULL;
@@ -174,7 +187,9 @@ static struct gcr_snapshot *hold_idle_snapshot(struct gcr_process *process)
 	return snapshot;
 }
 
-/* Are these the packed bytes of the user who needs the room? Root may know of all of them. */
+/*
+ * Do these packed bytes belong to the user who needs the room? Root may know of all users' bytes.
+ */
 static bool are_his(const struct reclaim *reclaim, const struct gcr_snapshot *snapshot)
 {
 	struct gcr_quota *quota = reclaim->daemon->quota;
@@ -185,8 +200,8 @@ static bool are_his(const struct reclaim *reclaim, const struct gcr_snapshot *sn
 }
 
 /*
- * Keep why nothing could go: the words of a limit tell what a user has, and are for him alone; and
- * that a limit was reached says less than that the disk is full, or fails.
+ * Keep the reason why nothing could be moved. The message of a quota tells how much a user has, and
+ * is for that user alone. An exceeded quota is less important than a disk that is full or fails.
  */
 static void note_spill_error(struct reclaim *reclaim, const struct gcr_snapshot *snapshot,
 			     const struct gcr_error *error)
@@ -203,7 +218,10 @@ static void note_spill_error(struct reclaim *reclaim, const struct gcr_snapshot 
 		gcr_error_set(kept, EDQUOT, "what others have packed may take no more of the disk");
 }
 
-/* Of the longest frozen, packed bytes. False: there are none any more that can go. */
+/*
+ * Move packed bytes of the longest frozen process. Returns false if no bytes are left that can be
+ * moved.
+ */
 static bool spill_next(struct reclaim *reclaim, uint64_t missing)
 {
 	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
@@ -217,7 +235,10 @@ static bool spill_next(struct reclaim *reclaim, uint64_t missing)
 
 	if (!gcr_store_can_spill(reclaim->daemon->store))
 		return false;
-	/* What one of them moves is not there for another, who would think that nothing is left. */
+	/*
+	 * A second task would not see the bytes that the first one is moving, and conclude that
+	 * none are left.
+	 */
 	if (!atomic_compare_exchange_strong(&spilling_since_usec, &since_usec, now_usec)) {
 		if (now_usec - since_usec >= SPILL_MOST_USEC) {
 			gcr_error_set(&reclaim->spill_error, EIO,
@@ -230,7 +251,7 @@ static bool spill_next(struct reclaim *reclaim, uint64_t missing)
 	process = find_longest_frozen(reclaim, &reclaim->spills, may_spill);
 	if (process)
 		snapshot = hold_idle_snapshot(process);
-	/* A verb that comes between goes on beside it. */
+	/* A verb that begins in between runs in parallel. */
 	if (snapshot)
 		gcr_snapshot_spill(snapshot, wanted_bytes, &freed_bytes, &error);
 	if (error.number)
@@ -244,7 +265,7 @@ static bool spill_next(struct reclaim *reclaim, uint64_t missing)
 
 /* ---- all of it ---- */
 
-/* Who stopped the operation explains it. */
+/* The reason of the operation's stop is the message, unless a packing continues. */
 static int stopped(const struct reclaim *reclaim, struct gcr_error *error)
 {
 	*error = (struct gcr_error){0};
@@ -255,7 +276,9 @@ static int stopped(const struct reclaim *reclaim, struct gcr_error *error)
 	return -ECANCELED;
 }
 
-/* Of what comes first, one step. False: nothing more can be done. */
+/*
+ * Take one step of the first method that can free room. Returns false if nothing more can be done.
+ */
 static bool step(struct reclaim *reclaim, uint64_t missing)
 {
 	const struct gcr_process *process = reclaim->task->process;
@@ -268,8 +291,8 @@ static bool step(struct reclaim *reclaim, uint64_t missing)
 		return true;
 	}
 	/*
-	 * What goes already is the first to be had. Those who still have what is gone let go of it
-	 * soon: the first too, if that is all that is in the way.
+	 * Room that is already being freed comes first. Holders of removed files release them soon;
+	 * if that room is sufficient, wait for it before anything else.
 	 */
 	gcr_store_figures(store, &figures);
 	is_counted_free = figures.free_bytes + figures.pool_bytes >= reclaim->bytes;
@@ -278,13 +301,13 @@ static bool step(struct reclaim *reclaim, uint64_t missing)
 	       spill_next(reclaim, missing) || gcr_store_wait_going(store, true);
 }
 
-/* What the store lacks, and why the disk could not help. */
+/* Set the message: the room that the store lacks, and why the disk could not help. */
 static int explain(const struct reclaim *reclaim, int result, struct gcr_error *error)
 {
 	char words[GCR_ERROR_WORDS_MAX];
 
 	if (!result) {
-		*error = (struct gcr_error){0}; /* what it lacked before */
+		*error = (struct gcr_error){0}; /* the message of an earlier attempt */
 	} else if (reclaim->spill_error.number) {
 		memcpy(words, error->words, sizeof(words));
 		gcr_error_set(error, error->number, "%.250s; %.250s", words,
@@ -294,9 +317,9 @@ static int explain(const struct reclaim *reclaim, int result, struct gcr_error *
 }
 
 /*
- * Whose quota the bytes count against: the owner's of the process, if he has asked for the freeze.
- * A freeze that root has asked for, a thaw, and a verb that is being undone are never refused; what
- * an exchange freezes may take the room that its other process gives back.
+ * The user whose quota the bytes count against: the owner of the process, if the owner has asked
+ * for the freeze. A freeze that root has asked for, a thaw, and a verb that is being undone are
+ * never refused. The freeze of an exchange may use the room that its other process releases.
  */
 static struct gcr_store_payer payer_of(const struct gcr_task *task)
 {
@@ -337,7 +360,7 @@ int gcr_reclaim(struct gcr_task *task, uint64_t bytes, bool *ret_waited, struct 
 			return stopped(reclaim, error);
 		result = gcr_store_claim(store, process->pid, process->start_ticks, &payer, bytes,
 					 &missing, error);
-		/* However much goes, it would not be enough. */
+		/* Claimed, refused by a quota, or more than the store can ever have. */
 		if (!missing || bytes > figures.size_bytes - figures.reserve_bytes) {
 			*ret_waited = has_waited;
 			return explain(reclaim, result, error);
@@ -345,7 +368,7 @@ int gcr_reclaim(struct gcr_task *task, uint64_t bytes, bool *ret_waited, struct 
 		has_waited = true;
 		if (step(reclaim, missing))
 			continue;
-		/* What others have just given up may not be on its way yet. */
+		/* Room that others have just released may not be visible yet. */
 		if (looks++ == LOOKS)
 			return explain(reclaim, result, error);
 		poll(NULL, 0, LOOK_MSEC);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How long a task may take, and how it agrees with the others of its operation before what cannot
- * be taken back.
+ * Deadlines of tasks, and their agreement with the other tasks of the operation before a step that
+ * cannot be taken back.
  */
 #include "fs/verb/task.h"
 
@@ -13,17 +13,16 @@
 #include "lib/clock.h"
 
 /*
- * The default deadline: what the control state may take, and the bytes at a fifth of the rate of
- * the driver's own copy out (2.7 GB/s measured on an H100).
+ * The default deadline: time for the control state, and for the bytes at a fifth of the rate of the
+ * driver's own copy out (2.7 GB/s measured on an H100).
  */
 #define DEADLINE_BASE_USEC	(60 * GCR_USEC_PER_SEC)
 #define DEADLINE_BYTES_PER_USEC 512
-/* How far below the kernel's own limit on a FUSE request we answer. */
+/* Time between the answer and the kernel's own limit on a FUSE request. */
 #define DEADLINE_MARGIN_USEC	(5 * GCR_USEC_PER_SEC)
 
-/* ---- stopping, and how long it may take ---- */
+/* ---- stopping and deadlines ---- */
 
-/* Caller holds operation->lock. The first reason stays; after the commit there is none. */
 void gcr_operation_stop_locked(struct gcr_operation *operation, int reason)
 {
 	if (operation->committed || operation->stop)
@@ -132,7 +131,7 @@ void gcr_task_deadline_passed(struct gcr_task *task)
 		gcr_operation_answer(operation, reason == ESHUTDOWN ? ECANCELED : reason);
 }
 
-/* ---- together with the others ---- */
+/* ---- agreement of the tasks ---- */
 
 bool gcr_task_is_first(const struct gcr_task *task)
 {
@@ -157,7 +156,8 @@ int gcr_task_commit(struct gcr_task *task)
 
 	/*
 	 * A deadline that has passed, or a process that has ended, counts until the last moment.
-	 * Whoever notices an end first stops the operation, so no lock may be held here.
+	 * The thread that notices the end of a process stops the operation, so no lock may be held
+	 * here.
 	 */
 	if (gcr_task_stopped(task))
 		return -ECANCELED;
@@ -191,7 +191,7 @@ void gcr_operation_end_barrier_locked(struct gcr_operation *operation)
 	operation->barrier_failed = operation->stop || operation->ended;
 	operation->at_barrier = 0;
 	operation->barriers_passed++;
-	/* What comes now can be stopped, and ends with a vote of its own if it has one. */
+	/* The next part can be stopped, and ends with a vote of its own if it has one. */
 	operation->committed = false;
 	operation->votes = 0;
 	pthread_cond_broadcast(&operation->decided);
@@ -206,7 +206,7 @@ int gcr_task_barrier(struct gcr_task *task, int result, struct gcr_error *error)
 	atomic_store(&task->phase, "vote");
 	pthread_mutex_lock(&operation->lock);
 	if (result < 0) {
-		/* Also after a vote: the others have to know. */
+		/* Even after a vote: the other tasks have to learn of the failure. */
 		operation->committed = false;
 		gcr_operation_stop_locked(operation, error->number ? error->number : -result);
 		if (!operation->error.number && result != -ECANCELED)

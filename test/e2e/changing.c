@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The root of a tree that is root's for a moment: changing root SECRET PROGRAM COMMAND..., where
- * PROGRAM is a set-user-ID copy of this one. It starts COMMAND, keeps the name of SECRET open, and
- * executes PROGRAM for SIGUSR1. That runs as root, as newgrp(1) does, until SIGUSR2; then it is the
- * user's again, and all begins from the start.
+ * The topmost process of a process tree, which runs as user root for a moment.
+ *
+ * Usage: changing root SECRET PROGRAM COMMAND..., where PROGRAM is a set-user-ID copy of this
+ * program. The process starts COMMAND, keeps an O_PATH descriptor of SECRET open, and executes
+ * PROGRAM at SIGUSR1. PROGRAM runs as root, like newgrp(1), until SIGUSR2; then the process gives
+ * up root's ids and waits for the next SIGUSR1.
  */
 #include <fcntl.h>
 #include <signal.h>

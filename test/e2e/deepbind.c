@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A program that has all it does on the GPU done by a library that it opens with RTLD_DEEPBIND, as
- * Julia does. usage: deepbind PLUGIN [SPACE], where SPACE is a library that it opens in a name
- * space of its own first
+ * A program whose GPU work is all done by a library that it opens with RTLD_DEEPBIND, as Julia
+ * does. Usage: deepbind PLUGIN [SPACE], where SPACE is a library that the program first opens in a
+ * link-map namespace of its own.
  */
 #include <dlfcn.h>
 #include <stdio.h>

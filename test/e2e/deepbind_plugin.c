@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What deepbind.c opens. It gets hold of the driver's functions by dlsym and by cuGetProcAddress,
- * or with IS_LINKED as every library does that is linked with libcuda; changes memory, and compares
- * all of it, each "tick". With IS_HELPER: a library that only who has the right RUNPATH finds.
+ * The library that deepbind.c opens. The library gets the driver's functions by dlsym and by
+ * cuGetProcAddress, or with IS_LINKED by being linked with libcuda; each "tick" it changes memory
+ * and compares all of it. With IS_HELPER: a library that is found only by the RUNPATH of the
+ * plugin.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -45,7 +46,7 @@ static void *find(const char *name, const char *base)
 		fprintf(stderr, "%s\n", dlerror());
 		exit(1);
 	}
-	/* Some in one way and some in the other. */
+	/* Some functions in one way and some in the other. */
 	if (name[2] == 'M')
 		get(base, &function, CUDA_VERSION, 0, &status);
 	else
@@ -76,7 +77,7 @@ static void *find(const char *name, const char *base)
 		}                                                          \
 	} while (0)
 
-/* By RUNPATH, and by $ORIGIN: both are those of who opens. */
+/* Open the helper library, which is found by the RUNPATH and $ORIGIN of the library that opens. */
 static void open_helper(const char *name)
 {
 	void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * failing: preloaded into the daemon, it makes calls of the C library fail for want of something.
- * Which ones, the words in the file say that GPUCR_TEST_FAILING names; none if it is not there:
+ * failing: preloaded into the daemon, makes calls of the C library fail. The file named by
+ * GPUCR_TEST_FAILING contains the words for the calls that fail; without the file none fails:
  *   watch  no process can be watched
  *   uuid   no descriptor is left for the kernel's random UUIDs
  *   cgroup no cgroup can be made
- *   hold   a restore stays where it has made sure of its first process, until the word is gone; the
- *          file with ".held" behind its name is there then
+ *   hold   a restore stops after it has verified its first process, until the word is removed;
+ *          during the wait a file with the same name and ".held" appended exists
  *   unkillable
- *          a restore's signals that end or stop a process do not arrive
+ *          a restore's signals that end or stop a process are lost
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -81,7 +81,10 @@ int kill(pid_t pid, int number)
 	return next(pid, number);
 }
 
-/* No call with arguments of other kinds, and none that makes a process, is made so. */
+/*
+ * The daemon calls syscall(3) only with integer and pointer arguments, and never to make a process,
+ * so that a wrapper is possible.
+ */
 long syscall(long number, ...)
 {
 	static long (*next)(long, ...);

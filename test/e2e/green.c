@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A program that works in a green context, and checks its memory each tick. usage: green [spin]
- * [--...]. With `spin` a kernel on a stream of it runs until SIGUSR1, and behind it one that
- * counts; SIGUSR2 destroys the green context first, after which the primary context does the work.
+ * A program that works in a green context, and checks its memory each tick. Usage: green [spin]
+ * [--...]. With `spin` one of the green context's streams has a kernel that runs until SIGUSR1, and
+ * after it a kernel that counts. SIGUSR2 destroys the green context; the primary context then does
+ * the work.
  */
 #include <signal.h>
 #include <stdbool.h>
@@ -18,7 +19,7 @@
 #define BYTES (4u << 20)
 #define WORDS (BYTES / sizeof(unsigned int))
 
-/* Not in cuda_api.h. */
+/* Functions that cuda_api.h does not declare. */
 CUresult cuDeviceGetDevResource(CUdevice device, void *resource, unsigned type);
 CUresult cuDevResourceGenerateDesc(void **description, void *resources, unsigned count);
 CUresult cuGreenCtxCreate(void **green, void *description, CUdevice device, unsigned flags);
@@ -117,7 +118,7 @@ int main(int argc, char **argv)
 	spin = get_function("gpucr_spin");
 	late = make_memory();
 	green = make_green();
-	/* A stream of each kind, and memory that is made in the green context. */
+	/* A stream of each kind, and memory allocated in the green context. */
 	OK(CU(cuGreenCtxStreamCreate)(&stream, green, CU_STREAM_NON_BLOCKING, 0));
 	OK(CU(cuCtxFromGreenCtx)(&as_context, green));
 	OK(CU(cuCtxPushCurrent_v2)(as_context));
@@ -141,7 +142,7 @@ int main(int argc, char **argv)
 			OK(CU(cuStreamCreate)(&other, CU_STREAM_NON_BLOCKING));
 			green = NULL;
 		}
-		/* Its stream cannot be asked any more. */
+		/* The stream is destroyed and cannot be queried. */
 		if (is_late && !green && __atomic_load_n(host_flag, __ATOMIC_SEQ_CST)) {
 			OK(CU(cuCtxSynchronize)());
 			check_memory("late", late, 1);

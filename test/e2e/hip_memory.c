@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A HIP program that has memory of every kind: of hipMalloc, mapped, managed, on the host, of a
- * pool. For each line on its standard input it checks all of it, changes it with kernels, and says
- * `tick N`. LIBRARY is the path of libamdhip64.
+ * A HIP program with memory of every kind: from hipMalloc, mapped, managed, on the host, from a
+ * pool. For each line on its standard input the program checks all memory, changes the memory with
+ * kernels, and prints `tick N`. Usage: hip_memory LIBRARY, the path of libamdhip64.
  */
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -95,7 +95,7 @@ static void change(unsigned value)
 	OK(HIP(hipStreamSynchronize)(stream));
 }
 
-/* Word k of piece i is i * 1000000 + k, and what was added. */
+/* Check (or fill) all pieces: word k of piece i is i * 1000000 + k plus @sum. */
 static void check(unsigned sum, bool fill)
 {
 	for (unsigned i = 0; i < PIECES; i++) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A program that does what a newer driver or a rarer program does, and checks its memory each tick.
- * usage: later asks|binds|pool [--...]. `asks` and `binds` call functions that no table knows
- * (backend/sim/later.c), with a handle of memory of its own; `pool` has a host memory pool until
- * SIGUSR1.
+ * A program that does things of a newer driver or rare things, and checks its memory each tick.
+ * Usage: later asks|binds|pool [--...]. `asks` and `binds` call functions that are in no table of
+ * the library (backend/sim/later.c), with the handle of an allocation of the program; `pool` has a
+ * host memory pool until SIGUSR1.
  */
 #include <signal.h>
 #include <stdbool.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * main_ends: preloaded into gpucr-demo, it runs the program in a thread, and ends the main thread
- * when the file that GPUCR_TEST_MAIN_ENDS names is there. With GPUCR_TEST_MAIN_UID the process,
- * root's, becomes this user's first, as a service does that gives up its rights: the kernel makes
- * it undumpable.
+ * main_ends: preloaded into gpucr-demo, runs the program in a thread, and ends the main thread when
+ * the file named by GPUCR_TEST_MAIN_ENDS exists. With GPUCR_TEST_MAIN_UID the process, started by
+ * root, first changes to that user, like a service that drops its privileges: the kernel makes such
+ * a process undumpable.
  */
 #include <dlfcn.h>
 #include <grp.h>
@@ -15,14 +15,14 @@
 
 #define PROGRAM	   "gpucr-demo"
 #define LOOK_USEC  10000
-#define STACK_ALL  (8u << 20) /* as the main thread's */
+#define STACK_ALL  (8u << 20) /* like the main thread's */
 #define NO_PROGRAM 120
 
 typedef int (*main_function)(int argc, char **argv, char **environment);
 typedef int (*start_function)(main_function its_main, int argc, char **argv, void (*init)(void),
 			      void (*fini)(void), void (*linker_fini)(void), void *stack_end);
 
-/* glibc's entry: no header of its declares it. */
+/* glibc's entry function, which no header of glibc declares. */
 int __libc_start_main(main_function its_main, int argc, char **argv, void (*init)(void),
 		      void (*fini)(void), void (*linker_fini)(void), void *stack_end);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * For LD_PRELOAD: what GPUCR_TEST_PARENT_DEATH names of gpucr-demo gets SIGKILL when its parent
- * ends: the `main` thread, another `thread`, or a `child`, whose parent gpucr-demo itself is.
+ * For LD_PRELOAD into gpucr-demo: GPUCR_TEST_PARENT_DEATH names the thread or process that gets
+ * SIGKILL when its parent ends: the `main` thread, another `thread`, or a `child` of gpucr-demo.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -39,7 +39,7 @@ __attribute__((constructor)) static void begin(void)
 		if (pthread_create(&thread, NULL, stay, NULL))
 			abort();
 	} else if (!strcmp(what, "child")) {
-		/* The demo itself is tied, too, with a signal that ends it all the same. */
+		/* The demo itself gets another signal that also ends a process. */
 		if (prctl(PR_SET_PDEATHSIG, SIGTERM) < 0)
 			abort();
 		if (!fork())

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * pieces: a program that changes its memory only when it is told to, and shows all of it.
+ * pieces: a program that changes its memory only on command, and can save all of it to files.
  *
- * Usage: pieces FIFO PIECE... with GPU:BYTES or managed:BYTES for each piece. It prints `pid N` and
- * `tick 1 ok`, and `tick K ok` for every line of the FIFO that has been obeyed:
+ * Usage: pieces FIFO PIECE... with GPU:BYTES or managed:BYTES for each piece. The program prints
+ * `pid N` and `tick 1 ok`, and `tick K ok` for every line of the FIFO that has been executed:
  *
- *   load I OFFSET FILE   the bytes of FILE to OFFSET of piece I
- *   save I FILE          all bytes of piece I to FILE
+ *   load I OFFSET FILE   write the bytes of FILE to OFFSET of piece I
+ *   save I FILE          write all bytes of piece I to FILE
  *
- * Where the pieces are stands on stderr: `piece I address 0xA`. All are zeros at first. On an AMD
- * GPU if GPUCR_TEST_VENDOR is `hip`.
+ * The pieces' addresses are printed on stderr: `piece I address 0xA`. All pieces are zeros at
+ * first. The program runs on an AMD GPU if GPUCR_TEST_VENDOR is `hip`.
  */
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * racing: preloaded into the daemon, it lets a process (test/e2e/changing.c) become root's just
- * when its status is read. GPUCR_TEST_RACING names a file with three numbers: the process, which of
- * the reads of its status is meant, from 1, and a number that tells one such order from the next.
+ * racing: preloaded into the daemon, makes a process (test/e2e/changing.c) run as root just when
+ * its status is read. GPUCR_TEST_RACING names a file with three numbers: the process, the number of
+ * the read of its status at which this happens (from 1), and a number that differs from the one of
+ * the previous request.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -43,7 +44,10 @@ static size_t read_text(const char *path, char *text, size_t size)
 	return got > 0 ? (size_t)got : 0;
 }
 
-/* The status, once its effective user is root, or is not. */
+/*
+ * Read the status into @text until its effective user is root or, with @is_root false, another one.
+ * Returns the text's length.
+ */
 static size_t await(const char *path, bool is_root, char *text, size_t size)
 {
 	size_t bytes = 0;

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * sharer: a program that shares GPU memory with others when it is told to.
+ * sharer: a program that shares GPU memory with other processes on command.
  *
- * Usage: sharer FIFO. It prints `pid N` and `tick 1 ok`; for every line of the FIFO that has been
- * obeyed `did K RESULT VALUE` on stderr (RESULT is the driver's) and then `tick K ok`:
+ * Usage: sharer FIFO. The program prints `pid N` and `tick 1 ok`; for every executed line of the
+ * FIFO `did K RESULT VALUE` on stderr (RESULT is the driver's) and then `tick K ok`:
  *
  *   alloc BYTES COUNT        COUNT pieces by cuMemAlloc; VALUE: the number of the first
  *   create BYTES TYPES       a piece by cuMemCreate with these handle types, mapped
- *   fill I SEED, check I SEED   all bytes of piece I; check's VALUE: 1 if they are so
- *   free I                   whichever way the piece came
+ *   fill I SEED, check I SEED   all bytes of piece I; check's VALUE: 1 if all are SEED
+ *   free I                   free piece I, however it was made
  *   export I TYPE            by cuMemExportToShareableHandle; VALUE: the descriptor
- *   import PID FD BYTES      that descriptor of another process, mapped
- *   give FIRST COUNT FILE    handles of cuIpcGetMemHandle, to FILE
+ *   import PID FD BYTES      a piece from that descriptor of another process, mapped
+ *   give FIRST COUNT FILE    write handles of cuIpcGetMemHandle to FILE
  *   open COUNT FILE          by cuIpcOpenMemHandle; VALUE: the number of the first piece
- *   event                    an event and its handle
+ *   event                    make an event and its handle
  *   forget                   destroy the event
- *   close FD                 a descriptor
- *   map FILE                 its first page
+ *   close FD                 close a descriptor
+ *   map FILE                 map the first page of FILE
  *   fds                      VALUE: how many descriptors are open
  *
- * On an AMD GPU if GPUCR_TEST_VENDOR is `hip`.
+ * The program runs on an AMD GPU if GPUCR_TEST_VENDOR is `hip`.
  */
 #include <dirent.h>
 #include <fcntl.h>

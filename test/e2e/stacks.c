@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * stacks: a program with two contexts, each with a stack limit of its own and memory. It prints
- * `pid N`, then `tick K ok` for every time that it has found all of it as it should be.
+ * stacks: a program with two contexts, each with its own stack limit and memory. The program prints
+ * `pid N`, then `tick K ok` each time that it has found all limits and memory as expected.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A write into an open file that never gets its bytes, and keeps the file's lock: stuck_write
- * MOUNTPOINT FD UID. What is written lies in a page of a FUSE filesystem, mounted here, that does
- * not answer. UID writes, whose filesystem this then stands for: /dev/fuse may be root's alone.
+ * A write into an open file that never gets its bytes, and keeps the file's lock. Usage:
+ * stuck_write MOUNTPOINT FD UID. The source of the write is a page of a FUSE filesystem, mounted
+ * here, that does not answer. The write runs with the user id UID and stands for one from the
+ * user's own filesystem; the mount is made here because /dev/fuse may be accessible to root only.
  *
- * It prints "stuck" when the write waits. SIGTERM ends it.
+ * The program prints "stuck" when the write waits. SIGTERM ends the program.
  */
 #define FUSE_USE_VERSION 314
 #include <errno.h>
@@ -34,7 +35,8 @@ static void fail(const char *what)
 	_exit(1);
 }
 
-/* The kernel keeps the page: without that, open(2) of the file waits for the read that is never
+/*
+ * The kernel keeps the page: otherwise open(2) of the file would wait for the read that is never
  * answered.
  */
 static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
@@ -43,7 +45,7 @@ static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *
 	fuse_reply_open(request, info);
 }
 
-/* Nobody answers it. When the filesystem ends, the kernel does. */
+/* Never answer a read. When the filesystem ends, the kernel completes the read. */
 static void do_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset,
 		    struct fuse_file_info *info)
 {
@@ -94,7 +96,7 @@ int main(int argc, char **argv)
 		return 1;
 	pid = fork();
 	if (!pid) {
-		/* Else the filesystem would not end with the one that serves it. */
+		/* Otherwise the filesystem would not end with the serving process. */
 		close(fuse_session_fd(session));
 		write_page(argv[1], target_fd, (uid_t)atoi(argv[3]));
 	}

@@ -4,6 +4,7 @@ vendor's, together all or none, and nothing of one gets onto the other's."""
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -175,7 +176,7 @@ def test_the_other_library_is_quicker():
                                   f'{machine.runtime}/socket'],
                                  env=machine.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                  text=True,
-                                 preexec_fn=harness.end_with_us(harness.signal.SIGKILL))
+                                 preexec_fn=harness.end_with_us(signal.SIGKILL))
 
         def say(word):
             popen.stdin.write(f'{word}\n')
@@ -232,7 +233,7 @@ def test_only_dead_ones_are_missing():
         machine.must(found[HIP].pid, 'freeze')
         machine.daemon.kill()
         machine.daemon.wait()
-        found.pop(HIP).end(harness.signal.SIGKILL)
+        found.pop(HIP).end(signal.SIGKILL)
         machine.start(env={'GPUCR_SIM_HIP_GPUS': '0'})
         equal(machine.status_of_all()['gpus'], '1')
         go_on(found)
@@ -351,7 +352,7 @@ def test_one_that_uses_both():
             popen = subprocess.Popen([*vendor.RUN, sys.executable, '-c', USES_BOTH, *order],
                                      env=machine.env, stdin=subprocess.DEVNULL,
                                      stdout=subprocess.PIPE, text=True,
-                                     preexec_fn=harness.end_with_us(harness.signal.SIGKILL))
+                                     preexec_fn=harness.end_with_us(signal.SIGKILL))
             try:
                 output = harness.Output(popen.stdout)
                 output.wait(lambda lines: lines.count('on') > 3, 'both to be used')

@@ -4,6 +4,7 @@ nowhere else."""
 import os
 import signal
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
@@ -125,6 +126,27 @@ def test_published_and_not_ended():
             one.wait_ticks()
 
 
+def test_killed_as_it_publishes():
+    """The place is there, and CRIU has no answer. It ends the tree, which would otherwise run on until
+    the next daemon ends it, and change files that the place needs as they are."""
+    with dump.machine(start=False) as machine:
+        dying = f'{machine.directory}/dying'
+        machine.start(env={'LD_PRELOAD': f'{harness.BUILD}/test/e2e/libdying.so',
+                           'GPUCR_TEST_DYING': dying})
+        root, programs = dump.launcher(machine)
+        with open(dying, 'w', encoding='utf-8'):
+            machine.writer(root.pid, 'dump name=place')
+            equal(harness.wait_end(machine.daemon), -signal.SIGKILL)
+        for one in (*programs, root):
+            one.wait_gone()
+        machine.start()
+        equal(machine.state('place'), 'dumped')
+        check(harness.read_file(origin(machine, 'place')).startswith('dumped '), 'origin')
+        machine.must('place', 'thaw')
+        for one in programs:
+            one.wait_ticks()
+
+
 def test_published_and_others_have_the_pid():
     """Who has the root's pid but another start time is left alone."""
     same_for_both('what a place remembers')
@@ -164,7 +186,7 @@ def test_at_many_moments():
         one = dump.program(machine)
         for number in range(10):
             machine.writer(one.pid, 'dump name=place').wait_waiting()
-            harness.time.sleep(0.05 * number)
+            time.sleep(0.05 * number)
             dump.kill_daemon(machine)
             machine.start()
             if 'place' in dump.places(machine):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
@@ -68,7 +69,7 @@ def test_cancel():
     with tree('lock') as (machine, root, one):
         writer = machine.writer(root.pid, 'dump')
         machine.wait_status(one.pid, 'verb', 'dump')
-        harness.time.sleep(1)  # it is in the look by then
+        time.sleep(1)  # it is in the look by then
         check(writer.is_waiting(), 'nothing is in the way of the dump')
         machine.write(root.pid, 'cancel')
         check(writer.result(20) in ('EINTR', 'ECANCELED', 'ETIMEDOUT'), writer.result())
@@ -86,7 +87,7 @@ def test_sigterm():
     with tree('lock') as (machine, root, one):
         writer = machine.writer(root.pid, 'dump')
         machine.wait_status(one.pid, 'verb', 'dump')
-        harness.time.sleep(1)
+        time.sleep(1)
         check(writer.is_waiting(), 'nothing is in the way of the dump')
         equal(machine.stop(seconds=30), 0)
         check(writer.result(20) != 'ok', 'it cannot have been dumped')
@@ -121,14 +122,14 @@ def test_file_that_is_not_read():
         for verb, end in (('dump timeout=3', 'ETIMEDOUT'), ('dump', 'ECANCELED')):
             writer = machine.writer(one.pid, verb)
             machine.wait_status(one.pid, 'phase', 'criu')
-            harness.time.sleep(1)  # both wait by then
+            time.sleep(1)  # both wait by then
             if end == 'ECANCELED':
                 machine.must(one.pid, 'cancel')
             equal(writer.result(30), end, machine.error(one.pid))
             goes_on(machine, one)
         writer = machine.writer(one.pid, 'dump')
         machine.wait_status(one.pid, 'phase', 'criu')
-        harness.time.sleep(1)
+        time.sleep(1)
         equal(machine.stop(seconds=30), 0)
         check(writer.result(20) != 'ok', 'it cannot have been dumped')
         one.wait_ticks()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Whose a dump is whose processes change their user in the middle of it, and its log. See
-test/unit/test_dump_owner.c for several users, and for what changes while CRIU works."""
+test/unit/image/test_dump_owner.c for several users, and for what changes while CRIU works."""
 import os
 import shutil
 import sys

@@ -14,10 +14,11 @@ import vmm
 from harness import check, equal, wait_for
 
 ENDING = f'{harness.BUILD}/test/e2e/ending'
-PROGRAMS = 60 // harness.SLOW
+PROGRAMS = harness.few(20, 60) // harness.SLOW
 AT_ONCE = 5
 PROGRAMS_MIN = 1  # of each that are at once
 HAMMER_SEC = 100
+PAUSES_SEC = (0, 0.01, 0.02, 0.03)  # a freeze and a thaw take longer
 STATUS = 7
 # What a verb may say of a program that ends at any moment.
 ANSWERS = {'ok', 'ESRCH', 'ENOENT'}
@@ -59,8 +60,8 @@ def let_end(fifo):
 
 
 class Hammer(threading.Thread):
-    """Starts short programs, one after the other, and freezes and thaws each without pause until
-    it has ended."""
+    """Starts short programs, one after the other, and freezes and thaws each until it has ended: with
+    a pause of another length each time, or none, in which it comes nearer to its end."""
 
     def __init__(self, machine, count, arguments, library=True):
         super().__init__(daemon=True)
@@ -83,11 +84,12 @@ class Hammer(threading.Thread):
 
     def one(self):
         program = ending(self.machine, *self.arguments, library=self.library).wait_ready()
-        for _ in range(10000):
+        for number in range(10000):
             if not program.is_running():
                 break
             self.write(program.pid, 'freeze')
             self.write(program.pid, 'thaw')
+            time.sleep(harness.few(PAUSES_SEC[number % len(PAUSES_SEC)], 0))
         ends_well(self.machine, program)
 
     def run(self):
@@ -101,7 +103,7 @@ class Hammer(threading.Thread):
 
 
 def hammer(machine, arguments, programs, library=True):
-    each = max(3, programs // AT_ONCE)
+    each = max(harness.few(2, 3), programs // AT_ONCE)
     hammers = [Hammer(machine, each, arguments, library) for _ in range(AT_ONCE)]
     for thread in hammers:
         thread.start()

@@ -12,13 +12,13 @@ import vmm
 from harness import MIB, check, equal, same_for_both, wait_for
 
 FIT = {'vram': '256M'}
-FITTING = ('--bytes', '24M', '--buffers', 6, '--own-vmm', 1, '--tick', 10)
+FITTING = ('--bytes', '24M', '--buffers', 6, '--own-vmm', 1, '--tick', 60)
 # Two of these do not fit, and a third of one does beside the other.
 NO_FIT = {'vram': '256M'}
-LARGE = ('--bytes', '130M', '--buffers', 10, '--tick', 40)
+LARGE = ('--bytes', '130M', '--buffers', 10, '--tick', 200)
 LARGE_BYTES = 130 * MIB
 # And here not even the contexts of two workers do.
-LARGER = ('--bytes', '144M', '--buffers', 9, '--tick', 40)
+LARGER = ('--bytes', '144M', '--buffers', 9, '--tick', 200)
 NOBODY = 65534
 
 
@@ -49,7 +49,7 @@ def exchange(machine, running, frozen, more=''):
 def test_back_and_forth():
     with vmm.machine(**FIT) as machine:
         running, frozen = pair(machine, *FITTING)
-        for number in range(10):
+        for number in range(harness.few(4, 10)):
             exchange(machine, running, frozen, ' data' if number % 3 == 2 else '')
             vmm.check_files(machine, running)
             running, frozen = frozen, running
@@ -65,7 +65,7 @@ def test_too_large_for_both():
     with vmm.machine(**NO_FIT) as machine:
         running, frozen = pair(machine, *LARGE)
         equal(machine.write(frozen.pid, 'thaw'), 'ENOMEM')
-        for _ in range(2):
+        for _ in range(harness.few(1, 2)):
             exchange(machine, running, frozen)
             equal(vmm.check_files(machine, running), LARGE_BYTES)
             running, frozen = frozen, running
@@ -76,7 +76,7 @@ def test_no_room_for_two_workers():
         running, frozen = pair(machine, *LARGER)
         fail(machine, running, frozen, ['cuMemExportToShareableHandle comm=gpucr-worker nth=2 '
                                         'times=1 error=CUDA_ERROR_UNKNOWN'])
-        for _ in range(2):
+        for _ in range(harness.few(1, 2)):
             exchange(machine, running, frozen)
             running, frozen = frozen, running
 
@@ -158,24 +158,26 @@ def fail(machine, running, frozen, rules):
 
 def test_failures():
     """Of either, at any step. Where both do not fit, what the thaw does with its memory comes after
-    the commit of the freeze, which is taken back."""
+    the commit of the freeze, which is taken back. Each is usually tried in one of the two cases, in
+    turns."""
     unknown = 'error=CUDA_ERROR_UNKNOWN'
-    for options, arguments in ((FIT, FITTING), (NO_FIT, LARGE)):
+    for number, (options, arguments) in enumerate(((FIT, FITTING), (NO_FIT, LARGE))):
         with vmm.machine(**options) as machine:
             running, frozen = pair(machine, *arguments)
-            for rule in (
-                    f'cuMemExportToShareableHandle thread=gpucr-agent pid={running.pid} nth=2',
-                    'cuMemImportFromShareableHandle comm=gpucr-worker nth=3',
-                    'cuMemcpyDtoHAsync comm=gpucr-worker',
-                    'cuMemCreate comm=gpucr-worker nth=2', 'cuMemMap comm=gpucr-worker nth=3',
-                    'cuMemcpyHtoDAsync comm=gpucr-worker nth=2',
-                    'cuMemExportToShareableHandle comm=gpucr-worker nth=2 times=1',
-                    f'cuMemImportFromShareableHandle thread=gpucr-agent pid={frozen.pid}',
-                    f'cuMemMap thread=gpucr-agent pid={frozen.pid} nth=2'):
-                fail(machine, running, frozen, [f'{rule} {unknown}'])
+            rules = [
+                f'cuMemExportToShareableHandle thread=gpucr-agent pid={running.pid} nth=2',
+                'cuMemImportFromShareableHandle comm=gpucr-worker nth=3',
+                'cuMemcpyDtoHAsync comm=gpucr-worker',
+                'cuMemCreate comm=gpucr-worker nth=2', 'cuMemMap comm=gpucr-worker nth=3',
+                'cuMemcpyHtoDAsync comm=gpucr-worker nth=2',
+                'cuMemExportToShareableHandle comm=gpucr-worker nth=2 times=1',
+                f'cuMemImportFromShareableHandle thread=gpucr-agent pid={frozen.pid}',
+                f'cuMemMap thread=gpucr-agent pid={frozen.pid} nth=2']
             if not vendor.HIP:
-                fail(machine, running, frozen,
-                     [f'cuCheckpointProcessCheckpoint where=caller times=1 {unknown}'])
+                rules += ['cuCheckpointProcessCheckpoint where=caller times=1']
+            # On AMD the other way round.
+            for rule in harness.few(rules[(number + vendor.HIP) % 2::2], rules):
+                fail(machine, running, frozen, [f'{rule} {unknown}'])
             exchange(machine, running, frozen)
 
 

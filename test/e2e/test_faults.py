@@ -148,12 +148,13 @@ def test_helper_stopped():
             verb = VERB[step]
             bring_to(machine, demo, verb)
             machine.watch_faults()
-            machine.faults(f'{call} delay_ms=500')
+            machine.hold_at(call)
             writer = machine.writer(demo.pid, f'{verb} timeout=2')
             machine.wait_status(demo.pid, 'phase', step)
-            # One that is only being started cannot be stopped yet.
+            # A helper that is only being started cannot be stopped yet.
             machine.wait_faulted()
             kill_helpers(machine, signal.SIGSTOP)
+            machine.let_go()
             result = writer.result()
             # An unlock that has begun cannot be taken back: the thaw may succeed late.
             check(result == 'ETIMEDOUT' or (step == 'unlock' and result == 'ok'),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Releases of ROCm that do not free VRAM, or refuse access: what the daemon does about them."""
 import os
+import signal
 import subprocess
 import sys
 
@@ -137,7 +138,7 @@ def test_memory_that_is_apart():
         popen = subprocess.Popen([sys.executable, '-c', LIBRARY, f'{one.runtime}/socket', '5000'],
                                  env={**one.env, 'LD_LIBRARY_PATH': vendor.LIBRARIES},
                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-                                 preexec_fn=harness.end_with_us(harness.signal.SIGKILL))
+                                 preexec_fn=harness.end_with_us(signal.SIGKILL))
         try:
             equal(popen.stdout.readline(), 'ready\n')
             one.wait_status(popen.pid, 'engine', vendor.ENGINE)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Stack limits: small while a process is frozen, exactly the program's own when it goes on."""
 import os
+import signal
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -179,7 +180,7 @@ def test_the_daemon_dies():
         machine.writer(program.pid, 'freeze')
         machine.wait_status(program.pid, 'phase', 'lock')
         machine.expects_clean_exit = False
-        machine.stop(harness.signal.SIGKILL)
+        machine.stop(signal.SIGKILL)
         program.wait_ticks(seconds=30 * harness.SLOW)
 
 

@@ -56,6 +56,56 @@ def test_while_nobody_serves():
             demo.wait_ticks()
 
 
+def test_thread_ends_as_the_driver_looks():
+    """The driver is asked by another thread: to it, an id that nobody has is an error like any other."""
+    same_for_both('by which thread the driver finds a process')
+    for vmm in (True, False):
+        with Machine(vmm=vmm) as machine:
+            demo, end = start(machine)
+            machine.must(demo.pid, 'freeze')
+            end_main_thread(demo, end)
+            # The first look at it is by the main thread; so is the first Restore.
+            machine.watch_faults()
+            machine.faults('cuCheckpointProcessRestore where=caller nth=2 error=304',
+                           'cuCheckpointProcessGetState where=caller nth=4 error=304')
+            machine.must(demo.pid, 'thaw')
+            equal(sorted(call for _, _, call in machine.faulted()),
+                  ['cuCheckpointProcessGetState', 'cuCheckpointProcessRestore'])
+            machine.faults()
+            demo.wait_ticks()
+
+
+def test_no_thread_is_found():
+    """The program is not given up: the next thaw finds one."""
+    same_for_both('by which thread the driver finds a process')
+    for vmm in (True, False):
+        with Machine(vmm=vmm) as machine:
+            demo, end = start(machine)
+            machine.must(demo.pid, 'freeze')
+            end_main_thread(demo, end)
+            machine.faults('cuCheckpointProcessRestore where=caller error=304',
+                           'cuCheckpointProcessGetState where=caller nth=3 times=1000 error=304')
+            equal(machine.write(demo.pid, 'thaw timeout=2'), 'EIO')
+            check('did not find' in machine.error(demo.pid), machine.error(demo.pid))
+            machine.faults()
+            machine.must(demo.pid, 'thaw')
+            demo.wait_ticks()
+            equal(machine.state(demo.pid), 'running')
+
+
+def test_found_and_refused():
+    """The driver cannot restore it, and that is not taken for a thread that was not found."""
+    same_for_both('by which thread the driver finds a process')
+    with Machine() as machine:
+        demo, end = start(machine)
+        machine.must(demo.pid, 'freeze')
+        end_main_thread(demo, end)
+        machine.faults('cuCheckpointProcessRestore where=caller error=304')
+        equal(machine.write(demo.pid, 'thaw timeout=2'), 'EIO')
+        check('cannot try again' in machine.error(demo.pid), machine.error(demo.pid))
+        equal(machine.state(demo.pid), 'failed')
+
+
 def test_refused():
     """What it shares with others cannot be seen."""
     for vmm in (True, False):

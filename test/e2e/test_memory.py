@@ -237,9 +237,9 @@ def test_what_the_daemon_keeps():
     if harness.SLOW > 1:
         raise Skip('a sanitizer has an allocator of its own')
     with vmm.machine(vram='512M', options=',keep=16M') as machine:
-        demos = [vmm.demo(machine, '--bytes', '8M', '--buffers', 2, '--tick', 100) for _ in range(8)]
+        demos = [vmm.demo(machine, '--bytes', '8M', '--buffers', 2, '--tick', 300) for _ in range(8)]
         pids = ' '.join(str(demo.pid) for demo in demos)
-        for _ in range(10):
+        for _ in range(harness.few(2, 10)):
             machine.must(None, f'freeze {pids}')
             for writer in [machine.writer(demo.pid, 'pack') for demo in demos]:
                 writer.result()

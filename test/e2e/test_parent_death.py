@@ -192,7 +192,7 @@ class Old:
         path = f'{self.snapshot}/{self.image}'
         with open(path, 'r+b') as file:
             file.write(data)
-        digest = subprocess.run([f'{BUILD}/test/unit/make_snapshot', '--digest', path],
+        digest = subprocess.run([f'{BUILD}/test/unit/tools/make_snapshot', '--digest', path],
                                 stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
         text = read_file(f'{self.snapshot}/manifest')
         old, = [image['xxh3_128'] for image in json.loads(text)['criu']
@@ -201,7 +201,7 @@ class Old:
         sealed = f'{self.machine.directory}/manifest'
         with open(sealed, 'w', encoding='utf-8') as file:
             file.write(text.replace(old, digest))
-        subprocess.run([f'{BUILD}/test/unit/make_snapshot', '--seal', sealed], check=True)
+        subprocess.run([f'{BUILD}/test/unit/tools/make_snapshot', '--seal', sealed], check=True)
         shutil.copyfile(sealed, f'{self.snapshot}/manifest')
 
     def changed(self):

@@ -223,9 +223,10 @@ def test_several_at_once():
 def test_stopped():
     """By cancel, a signal and the deadline: it runs on, and what was begun goes on."""
     same_for_both('the store')
-    with vmm.machine(options=',store_size=100M') as machine:
-        olds = [program(machine, 40 * MIB, text(seed, 40 * MIB)) for seed in range(2)]
-        new = program(machine, 16 * MIB, text(3, 16 * MIB))
+    store, old, young = harness.few((36, 14 * MIB, 6 * MIB), (100, 40 * MIB, 16 * MIB))
+    with vmm.machine(options=f',store_size={store}M') as machine:
+        olds = [program(machine, old, text(seed, old)) for seed in range(2)]
+        new = program(machine, young, text(3, young))
         for pieces in olds:
             pieces.freeze()
         for turn in range(6):
@@ -253,11 +254,11 @@ def test_stopped():
 def test_who_writes():
     """A file that a user writes finds no room, at once; nobody is packed for it."""
     same_for_both('the store')
-    with vmm.machine(options=',store_size=64M') as machine:
-        pieces = program(machine, 40 * MIB, text(1, 40 * MIB))
+    with vmm.machine(options=',store_size=32M') as machine:
+        pieces = program(machine, 20 * MIB, text(1, 20 * MIB))
         pieces.freeze()
         with open(pieces.path('file'), 'wb', buffering=0) as file:
-            equal(harness.error_of(lambda: [file.write(bytes(b'x' * MIB)) for _ in range(64)]),
+            equal(harness.error_of(lambda: [file.write(bytes(b'x' * MIB)) for _ in range(32)]),
                   'ENOSPC')
         equal(packed(machine, pieces), 0)
         os.unlink(pieces.path('file'))

@@ -15,13 +15,19 @@ from harness import MIB, check, equal, same_for_both, wait_for
 from pieces import noise
 from pressure import Disk, program, root, verbs_at_random
 
+# Four programs are a little more than fits into the store.
+SIZE, STORE = 22 * MIB, '100M'
+# Where that does not matter.
+LITTLE, LITTLE_STORE = harness.few((8 * MIB, '34M'), (SIZE, STORE))
+LEAST = 20 * MIB  # so much has to go to the disk at least
+
 
 def test_to_the_disk():
     """The bytes of the longest frozen, of what cannot become less; nobody loses any."""
-    disk = Disk(',store_size=100M,keep=100M', vram='1G')
+    disk = Disk(f',store_size={STORE},keep={STORE}', vram='1G')
     with disk.machine as machine:
         machine.start()
-        running, first, second, third, fourth = [program(machine, 22 * MIB, noise(seed, 22 * MIB))
+        running, first, second, third, fourth = [program(machine, SIZE, noise(seed, SIZE))
                                                  for seed in range(5)]
         with disk.never_larger():
             running.freeze()
@@ -31,8 +37,8 @@ def test_to_the_disk():
             equal((root(machine, 'spilled_bytes'), disk.bytes()), (0, 0))
             fourth.freeze()
             running.freeze()
-            check(root(machine, 'spilled_bytes') >= 20 * MIB, root(machine, 'spilled_bytes'))
-            check(disk.bytes() >= 20 * MIB, disk.bytes())
+            check(root(machine, 'spilled_bytes') >= LEAST, root(machine, 'spilled_bytes'))
+            check(disk.bytes() >= LEAST, disk.bytes())
             for pieces in first, second, third, fourth, running:
                 pieces.check_files()
             machine.stop()
@@ -48,10 +54,10 @@ def test_to_the_disk():
 def test_several_to_the_disk():
     """At once: what one of them moves is not taken for nothing left by the other."""
     same_for_both('the store')
-    disk = Disk(',store_size=100M', vram='1G')
+    disk = Disk(f',store_size={STORE}', vram='1G')
     with disk.machine as machine:
         machine.start()
-        programs = [program(machine, 22 * MIB, noise(seed, 22 * MIB)) for seed in range(5)]
+        programs = [program(machine, SIZE, noise(seed, SIZE)) for seed in range(5)]
         with disk.never_larger():
             for pieces in programs[:3]:
                 pieces.freeze()
@@ -66,11 +72,11 @@ def test_several_to_the_disk():
 def test_disk_is_full():
     """Then it is refused, with the figures of both, and all goes on."""
     same_for_both('the store')
-    disk = Disk(',store_size=64M', limit=16 * MIB)
+    disk = Disk(',store_size=32M', limit=6 * MIB)
     with disk.machine as machine:
         machine.start()
-        large = program(machine, 50 * MIB, noise(1, 50 * MIB))
-        other = program(machine, 30 * MIB, noise(2, 30 * MIB))
+        large = program(machine, 20 * MIB, noise(1, 20 * MIB))
+        other = program(machine, 14 * MIB, noise(2, 14 * MIB))
         with disk.never_larger():
             large.freeze()
             equal(machine.write(other.pid, 'freeze'), 'ENOSPC')
@@ -99,12 +105,12 @@ def test_disk_of_a_user():
     if harness.SLOW > 1:
         raise harness.Skip('it takes long, and what it reaches others do')
     alice, bob, carol, limit = 4001, 4002, 4003, 100 * MIB
-    disk = Disk(f',store_size=100M,user_store=0,user_spill={limit // MIB}M', vram='1G')
+    disk = Disk(f',store_size={STORE},user_store=0,user_spill={limit // MIB}M', vram='1G')
     with disk.machine as machine:
         machine.start()
-        bobs = program(machine, 22 * MIB, noise(0, 22 * MIB), uid=bob)
-        programs = [program(machine, 22 * MIB, noise(seed, 22 * MIB), uid=alice)
-                    for seed in range(1, 11)]
+        bobs = program(machine, SIZE, noise(0, SIZE), uid=bob)
+        programs = (program(machine, SIZE, noise(seed, SIZE), uid=alice)
+                    for seed in range(1, 11))
         with disk.never_larger():
             bobs.freeze()
             frozen = [bobs]
@@ -114,19 +120,19 @@ def test_disk_of_a_user():
                 frozen.append(pieces)
             check(pieces not in frozen, 'it is never refused')
             check(re.search(rf'the store is full.*user {alice} has \d+ MiB of packed bytes on the '
-                            r'disk.*limit of 100 MiB \(user_spill', machine.error(pieces.pid)),
+                            rf'disk.*limit of {limit // MIB} MiB \(user_spill', machine.error(pieces.pid)),
                   machine.error(pieces.pid))
             equal(machine.state(pieces.pid), 'running')
             pieces.check()
             # Who has nothing there learns nothing of what others have.
-            carols = program(machine, 22 * MIB, noise(20, 22 * MIB), uid=carol)
+            carols = program(machine, SIZE, noise(20, SIZE), uid=carol)
             equal(machine.writer(carols.pid, 'freeze', uid=carol).result(), 'ENOSPC')
             error = machine.error(carols.pid)
             check('what others have packed may take no more of the disk' in error, error)
-            check(str(alice) not in error and '100 MiB (user_spill' not in error, error)
+            check(str(alice) not in error and f'{limit // MIB} MiB (user_spill' not in error, error)
             carols.check()
             held = [of_user(machine, uid, 'spill_bytes') for uid in (alice, bob)]
-            check(all(20 * MIB < found <= limit for found in held), held)
+            check(all(LEAST < found <= limit for found in held), held)
             equal((sum(held), sum(held)), (disk.bytes(), root(machine, 'spilled_bytes')))
             machine.stop()
             machine.start()
@@ -144,11 +150,11 @@ def test_disk_of_a_user():
 def test_disk_that_does_not_answer():
     """Who waits for it is refused in time, and nobody else waits. When it answers, all goes on."""
     same_for_both('the store')
-    disk = Disk(',store_size=100M', vram='1G')
+    disk = Disk(f',store_size={LITTLE_STORE}', vram='1G')
     held = holding.Holding(disk.machine.directory, disk.path)
     with disk.machine as machine:
         machine.start(env=held.env)
-        first, second, third, fourth, fifth = [program(machine, 22 * MIB, noise(seed, 22 * MIB))
+        first, second, third, fourth, fifth = [program(machine, LITTLE, noise(seed, LITTLE))
                                                for seed in range(5)]
         with disk.never_larger():
             for pieces in first, second, third:
@@ -181,16 +187,16 @@ def test_killed_on_the_way():
     """To the disk, and as others are packed: the next daemon has every byte."""
     same_for_both('the store')
     chance = random.Random(3)
-    disk = Disk(',store_size=100M', vram='1G')
+    disk = Disk(f',store_size={LITTLE_STORE}', vram='1G')
     with disk.machine as machine:
         machine.start()
-        programs = [program(machine, 22 * MIB, noise(seed, 22 * MIB)) for seed in range(5)]
-        for turn in range(5):
+        programs = [program(machine, LITTLE, noise(seed, LITTLE)) for seed in range(5)]
+        for _ in range(harness.few(3, 5)):
             for pieces in programs[:3]:
                 pieces.freeze()
             for pieces in programs[3:]:
                 machine.write(pieces.pid, 'freeze', os.O_NONBLOCK)
-            wanted = chance.choice((1, 10 * MIB, 30 * MIB))
+            wanted = chance.choice((1, LITTLE // 2, LITTLE * 4 // 3))
             wait_for(lambda: disk.bytes() >= wanted or vmm.is_frozen(machine, programs[4].pid),
                      'bytes on the disk')
             machine.daemon.kill()

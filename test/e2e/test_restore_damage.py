@@ -59,7 +59,7 @@ class Place:
         sealed = f'{self.machine.directory}/manifest'
         with open(sealed, 'w', encoding='utf-8') as file:
             file.write(after)
-        subprocess.run([f'{BUILD}/test/unit/make_snapshot', '--seal', sealed], check=True)
+        subprocess.run([f'{BUILD}/test/unit/tools/make_snapshot', '--seal', sealed], check=True)
         shutil.copyfile(sealed, path)
         try:
             self.refused(*arguments, **others)

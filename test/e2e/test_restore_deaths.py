@@ -24,12 +24,16 @@ def again(machine):
     restore.start(machine)
 
 
-def criu_fails(**options):
+MODES = 'fail-before', 'fail-after', 'die-before', 'die-after', 'no-pid'
+
+
+def criu_fails(first, **options):
+    """Each mode is usually tried with one of the verbs, in turns."""
     with restore.machine(**options) as machine:
         one = dump.program(machine)
         name = dump.dumped(machine, one)
-        for verb in 'thaw', 'thaw pid=new':
-            for mode in 'fail-before', 'fail-after', 'die-before', 'die-after', 'no-pid':
+        for number, verb in enumerate(('thaw', 'thaw pid=new')):
+            for mode in harness.few(MODES[(first + number) % 2::2], MODES):
                 machine.restores.set(mode)
                 result = machine.write(name, verb)
                 check(result != 'ok', f'{mode}, {verb}: {result}')
@@ -42,12 +46,12 @@ def criu_fails(**options):
 
 def test_criu_fails():
     """Also after it has made the tree, and when it cannot tell the tree's pid."""
-    criu_fails()
+    criu_fails(0)
 
 
 def test_criu_fails_without_cgroups():
     same_for_both('cgroups')
-    criu_fails(cgroups=False)
+    criu_fails(1, cgroups=False)
 
 
 def test_criu_hangs():
@@ -319,13 +323,14 @@ def test_daemon_dies_at_any_time():
         name = dump.dumped(machine, one)
         seconds = 0.05
         done = 0
-        while done < 9:
+        moments, factor = harness.few((4, 2.6), (9, 1.45))
+        while done < moments:
             writer = machine.writer(name, 'thaw')
             time.sleep(seconds)
             machine.daemon.kill()
             writer.result()
             again(machine)
-            seconds *= 1.45
+            seconds *= factor
             done += 1
             if restore.only_one(machine, one):
                 wait_for(lambda: machine.state(one.pid) in ('running', 'frozen') and
@@ -360,12 +365,13 @@ def test_given_up_at_any_time():
         one = dump.program(machine)
         name = dump.dumped(machine, one)
         results = set()
+        moments, factor = harness.few((3, 3.2), (6, 1.6))
         for how in 'cancel', 'signal', 'stop':
             seconds = 0.02
-            for _ in range(6):
+            for _ in range(moments):
                 writer = machine.writer(name, 'thaw')
                 time.sleep(seconds)
-                seconds *= 1.6
+                seconds *= factor
                 if how == 'cancel':
                     machine.write(name, 'cancel')
                 elif how == 'signal':

@@ -2,6 +2,7 @@
 """A user stops his own process in the middle of its verb, at each call that it makes in it. Others'
 verbs on the same GPU go through meanwhile; the stopped process loses nothing: it goes on, or ends,
 and then nothing of it is held any more."""
+import itertools
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ from test_exchange import swap
 ATTACKER, OTHER = 65533, 65532
 # What others wait for at most: until the process is seen to be stopped, and their own work.
 BOUND_SEC = 12 * harness.SLOW
-LARGE = ('--bytes', '8M', '--buffers', 2, '--own-vmm', 1, '--tick', 5)
+LARGE = ('--bytes', '6M', '--buffers', 2, '--own-vmm', 1, '--tick', 5)
 SMALL = ('--bytes', '4M', '--buffers', 2, '--tick', 5)
 HELD = ('admissions', 'needs', 'workers', 'workers_aside')
 
@@ -44,13 +45,18 @@ def is_stopped(pid):
                for thread in os.listdir(f'/proc/{pid}/task'))
 
 
+# Who freezes, and who thaws.
+OTHERS_TURNS = itertools.cycle(([(None, 'freeze'), (OTHER, 'thaw')], [(OTHER, 'freeze'), (None, 'thaw')]))
+
+
 def others_go_on(machine, other):
-    """A freeze and a thaw by another user, and one by root, each within the bound."""
-    for uid in (OTHER, None):
-        for verb in ('freeze', 'thaw'):
-            writer = machine.writer(other.pid, verb, uid=uid)
-            equal(writer.result(BOUND_SEC), 'ok', f'{verb}: {machine.error(other.pid)}')
-        other.wait_ticks(2)
+    """A freeze and a thaw by another user, and one by root, each within the bound. Usually one of
+    the two by each of them, the other way round the next time."""
+    by_both = [(OTHER, 'freeze'), (OTHER, 'thaw'), (None, 'freeze'), (None, 'thaw')]
+    for uid, verb in harness.few(next(OTHERS_TURNS), by_both):
+        writer = machine.writer(other.pid, verb, uid=uid)
+        equal(writer.result(BOUND_SEC), 'ok', f'{verb}: {machine.error(other.pid)}')
+    other.wait_ticks(2)
 
 
 def stop_at(machine, demo, verb, rule, more='', uid=ATTACKER):
@@ -92,12 +98,15 @@ def calls(machine, demo, verb):
 
 
 def check_each_call(verb, number, more=''):
-    """At each call: stopped, the others go on, and it goes on (@number 0) or is killed."""
+    """At each call: stopped, the others go on, and it goes on (@number 0) or is killed; usually one of
+    the two at each, in turns."""
     with vmm.machine(vram='512M') as machine:
         other = program(machine, OTHER)
         demo = program(machine, ATTACKER, *LARGE)
         vmm.cycle(machine, demo)
         rules = calls(machine, demo, verb)
+        if len(rules) >= 10:  # on AMD there are few
+            rules = harness.few(rules[bool(number)::2], rules)
         count = 0
         for rule in rules:
             writer = stop_at(machine, demo, verb, rule, more)
@@ -222,7 +231,10 @@ def test_seen_without_helpers():
         wait_for(lambda: machine.write(demo.pid, 'cancel') not in ('ESRCH', 'ETIMEDOUT'),
                  'writers to be seen')
         result = writer.result()
-        check(result in ('ok', 'ECANCELED'), f'{result}: {machine.error(demo.pid)}')
+        # Its library may be looked at before that works again.
+        check(result in ('ok', 'ECANCELED') or (result == 'EIO' and
+              'freeze: EIO: the page of its preload library cannot be read' in machine.log()),
+              f'{result}: {machine.log()}')
         vmm.settle(machine, demo)
         wait_released(machine)
 
@@ -300,34 +312,44 @@ def test_freeze_data():
         go_on(machine, demo, 'thaw', writer, 'map')
 
 
-def check_exchange(stuck_is_frozen, rule, number=0):
-    """One of an exchange is stopped: others go on; afterwards one of the two is in VRAM."""
+def check_exchange(machine, other, demos, stuck_is_frozen, rule, number=0):
+    """One of an exchange is stopped: others go on; afterwards one of the two is in VRAM. Returns those
+    of the two that are left."""
+    frozen, running = demos
+    machine.must(frozen.pid, 'freeze')
+    stuck = frozen if stuck_is_frozen else running
+    machine.watch_faults()
+    machine.faults(f'{rule} pid={stuck.pid} action=stop')
+    writer = machine.writer(frozen.pid, swap(running), uid=ATTACKER)
+    machine.wait_faulted()
+    machine.faults()
+    others_go_on(machine, other)
+    if number:
+        stuck.end(number)
+    else:
+        os.kill(stuck.pid, signal.SIGCONT)
+    result = writer.result()
+    left = [demo for demo in (running, frozen) if demo is not stuck or not number]
+    for demo in left:
+        machine.wait_status(demo.pid, 'verb', '-')
+        check(machine.state(demo.pid) in ('running', 'frozen'), machine.error(demo.pid))
+    if not number:
+        equal(sorted(machine.state(demo.pid) for demo in left), ['frozen', 'running'], result)
+    wait_released(machine)
+    for demo in left:
+        vmm.settle(machine, demo)
+    return left
+
+
+def check_exchanges(number=0):
+    """At each call, usually at every other one: stopped, and goes on (@number 0) or is killed."""
+    rules = exchange_rules()
     with vmm.machine(vram='512M') as machine:
         other = program(machine, OTHER)
-        frozen = program(machine, ATTACKER, *LARGE)
-        machine.must(frozen.pid, 'freeze')
-        running = program(machine, ATTACKER, *LARGE)
-        stuck = frozen if stuck_is_frozen else running
-        machine.watch_faults()
-        machine.faults(f'{rule} pid={stuck.pid} action=stop')
-        writer = machine.writer(frozen.pid, swap(running), uid=ATTACKER)
-        machine.wait_faulted()
-        machine.faults()
-        others_go_on(machine, other)
-        if number:
-            stuck.end(number)
-        else:
-            os.kill(stuck.pid, signal.SIGCONT)
-        result = writer.result()
-        left = [demo for demo in (running, frozen) if demo is not stuck or not number]
-        for demo in left:
-            machine.wait_status(demo.pid, 'verb', '-')
-            check(machine.state(demo.pid) in ('running', 'frozen'), machine.error(demo.pid))
-        if not number:
-            equal(sorted(machine.state(demo.pid) for demo in left), ['frozen', 'running'], result)
-        wait_released(machine)
-        for demo in left:
-            vmm.settle(machine, demo)
+        demos = []
+        for stuck_is_frozen, rule in harness.few(rules[bool(number)::2], rules):
+            demos += [program(machine, ATTACKER, *LARGE) for _ in range(2 - len(demos))]
+            demos = check_exchange(machine, other, demos, stuck_is_frozen, rule, number)
 
 
 def exchange_rules():
@@ -346,13 +368,11 @@ def exchange_rules():
 
 
 def test_exchange_goes_on():
-    for stuck_is_frozen, rule in exchange_rules():
-        check_exchange(stuck_is_frozen, rule)
+    check_exchanges()
 
 
 def test_exchange_killed():
-    for stuck_is_frozen, rule in exchange_rules():
-        check_exchange(stuck_is_frozen, rule, signal.SIGKILL)
+    check_exchanges(signal.SIGKILL)
 
 
 def test_managed_memory_for_long():

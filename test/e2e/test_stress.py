@@ -23,9 +23,9 @@ from harness import Failure, Machine, check, equal, wait_for
 
 VERBS = int(os.environ.get('GPUCR_TEST_VERBS', '500'))
 SEED = int(os.environ.get('GPUCR_TEST_SEED', random.SystemRandom().randrange(1 << 32)))
-DEMOS = 20
+DEMOS = harness.few(12, 20)
 WRITERS_MAX = 8
-QUIET_EVERY = 100  # verbs
+QUIET_EVERY = harness.few(50, 100)  # verbs
 RESTARTS_MAX = 6
 DEATHS_MAX = 10
 CALLS = ('cuCheckpointProcessLock', 'cuCheckpointProcessCheckpoint',

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The driver's library for programs of the tests: CUDA's, or HIP's where GPUCR_TEST_VENDOR is
- * `hip`. A program that cannot have it, or a function of it, ends with status 1. The including file
- * includes backend/cuda/cuda_api.h first.
+ * The driver's library for programs of the tests: CUDA's, or HIP's if GPUCR_TEST_VENDOR is `hip`.
+ * If the library or a function of it cannot be loaded, the program ends with status 1. The
+ * including file includes backend/cuda/cuda_api.h first.
  */
 #ifndef GCR_TEST_VENDOR_H
 #define GCR_TEST_VENDOR_H
@@ -26,7 +26,7 @@ static inline void vendor_open(void)
 	}
 }
 
-/* By CUDA's name. */
+/* Return the function with CUDA's name @name. */
 static inline void *vendor_find(const char *name)
 {
 	void *function = gcr_gpu_library_find(&vendor_library, name);
@@ -41,7 +41,7 @@ static inline void *vendor_find(const char *name)
 /* A function of the driver by CUDA's name: CU(cuInit)(0). */
 #define CU(name) ((__typeof__(name) *)vendor_find(#name))
 
-/* A call of the driver that must succeed; else the program ends with status 1. */
+/* A call of the driver that must succeed; otherwise the program ends with status 1. */
 #define OK(call)                                                                        \
 	do {                                                                            \
 		int result_ = (int)(call);                                              \

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * writers: a program whose threads count in managed memory all the time, each in words of its own,
- * and look whether each word is what they have counted. Others come, count once and go; one is in
- * read(2) into such memory and write(2) out of it (the FIFOs of the two arguments); the GPU changes
- * a part of its own. Prints `pid N`, then `tick K ok`; status 1 at the first word that is wrong.
+ * writers: a program whose threads count in managed memory all the time, each in its own words, and
+ * check that each word has the thread's last count. Other threads start, count once and end; one
+ * thread calls read(2) into such memory and write(2) from it (the FIFOs of the two arguments); the
+ * GPU changes its own part. Prints `pid N`, then `tick K ok`; exits with status 1 at the first
+ * wrong word.
  *
- * With `signals` as the third argument, a signal with a handler comes to it every millisecond, and
- * it has children that end all the time; with `quiet` it calls the driver no more once it ticks.
- * SIGUSR1 has a handler that does nothing. On an AMD GPU if GPUCR_TEST_VENDOR is `hip`.
+ * With `signals` as the third argument, the program handles a signal every millisecond, and has
+ * children that end all the time; with `quiet` the program does not call the driver after its first
+ * tick. SIGUSR1 has a handler that does nothing. The program runs on an AMD GPU if
+ * GPUCR_TEST_VENDOR is `hip`.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -27,9 +29,9 @@
 
 #define WRITERS	  3
 #define BLOCKS	  5
-#define STEP	  13001	     /* words, from one that a writer counts in to its next */
-#define OTHERS	  16	     /* words at the start, for the rest */
-#define GPU_BYTES (64 << 10) /* at the end of each block */
+#define STEP	  13001	     /* words from a writer's word to its next */
+#define OTHERS	  16	     /* words at the start for other threads */
+#define GPU_BYTES (64 << 10) /* the GPU's part, at each block's end */
 
 #define CALLS(X)                    \
 	X(cuInit)                   \
@@ -80,9 +82,9 @@ static void *write_on(void *argument)
 			}
 		}
 		atomic_fetch_add(&rounds[index], 1);
-		/* They differ in how often they sleep. */
+		/* Each writer sleeps at a different rate; the processors are for others too. */
 		if (count % (8 * (index + 1)) == 0)
-			usleep(1000);
+			usleep(3000);
 	}
 	return NULL;
 }
@@ -104,7 +106,7 @@ static void *send_visitors(void *argument)
 
 	while (pthread_create(&thread, NULL, visit, NULL) == 0) {
 		pthread_join(thread, NULL);
-		usleep(500);
+		usleep(2000);
 	}
 	return argument;
 }
@@ -121,7 +123,7 @@ static void *have_children(void *argument)
 		if (pid == 0)
 			_exit(0);
 		waitpid(pid, NULL, 0);
-		usleep(2000);
+		usleep(5000);
 	}
 	return argument;
 }
@@ -222,12 +224,13 @@ int main(int argc, char **argv)
 			before[i] = atomic_load(&rounds[i]);
 		if (!is_quiet)
 			change_gpu_part((int)(tick % BLOCKS), tick);
-		/* Each tick, all of them have gone on. */
+		/* Each tick waits until all writers have made progress. */
 		for (int i = 0; i < WRITERS; i++)
 			while (atomic_load(&rounds[i]) == before[i])
 				usleep(1000);
 		while (atomic_load(&visits) == visits_before)
 			usleep(1000);
 		printf("tick %u ok\n", tick);
+		usleep(4000);
 	}
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * aborted: preloaded into the daemon, it makes a mount that has gone look as the kernel does now
- * and then: a thread that was about to take a request of it is told ECONNABORTED, not ENODEV.
+ * aborted: a library preloaded into the daemon. After an unmount the kernel now and then returns
+ * ECONNABORTED, rather than ENODEV, to a thread that was about to read a request; this library
+ * makes every such read return ECONNABORTED.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * crowd: many processes of one user, each of which is slow to look at: they share a table of many
- * descriptors, and have a device mapped that is not among these, so that all are looked through.
+ * crowd: many processes of one user, each of which is slow to inspect: the processes share a table
+ * of many descriptors, and have mapped a device that is not among these, so that a scan reads all
+ * of the table.
  * usage: crowd DEVICE UID PROCESSES DESCRIPTORS last|none [FILE]
- * With `last` the device is among them, behind all others. FILE is mapped too. It prints the pids
- * and stays until its input ends.
+ * With `last` the device is in the table, behind all other descriptors. FILE is mapped too. The
+ * program prints the pids and stays until its input ends.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -37,7 +38,7 @@ int main(int argc, char **argv)
 	if (device < 0 || setgid((gid_t)uid) < 0 || setuid((uid_t)uid) < 0 ||
 	    mmap(NULL, 4096, PROT_NONE, MAP_SHARED, device, 0) == MAP_FAILED)
 		return 4;
-	/* Whoever looks meanwhile does not find it among few. */
+	/* A scan that runs now must not find the device among few descriptors. */
 	close(device);
 	for (unsigned long i = 0; i < descriptors; i++)
 		if (dup(0) < 0)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A GPU program of a user that maps a file of a FUSE filesystem of his own, called as the page of
- * the preload library is, and that becomes another program at the moment at which that is read:
- * false_page MOUNTPOINT UID PROGRAM, where PROGRAM is a set-user-ID copy of this one.
+ * A user's GPU program that maps a file of a FUSE filesystem of his own, named like the page of the
+ * preload library, and that executes another program at the moment at which the file is read:
+ * false_page MOUNTPOINT UID PROGRAM, where PROGRAM is a set-user-ID copy of this program.
  *
- * It prints "ready PID"; maps the file at a line on its standard input, and prints "mapped". When
- * the file is read, the process executes PROGRAM, and the read is answered only when that runs.
- * PROGRAM has memory where the file was mapped, as a program without a random layout has. It prints
- * "runs EUID", and at the end of its standard input "intact", or "changed OFFSET". If nobody
- * has read the file by then, the first program prints "unread".
+ * The first program prints "ready PID"; after a line on its standard input it maps the file and
+ * prints "mapped". When the file is read, the process executes PROGRAM, and the read is answered
+ * only when PROGRAM runs. PROGRAM has memory where the file was mapped, as a program without a
+ * random layout has. PROGRAM prints "runs EUID", and at the end of its standard input "intact", or
+ * "changed OFFSET". If the file has not been read by then, the first program prints "unread".
  */
 #define FUSE_USE_VERSION 314
 #include <errno.h>
@@ -40,8 +40,8 @@
 
 #include "test/fs/one_file.h"
 
-static int read_fds[2]; /* the file is read */
-static int runs_fds[2]; /* the other program runs */
+static int read_fds[2]; /* written when the file is read */
+static int runs_fds[2]; /* written when the other program runs */
 
 static void fail(const char *name)
 {
@@ -129,7 +129,10 @@ static void run_first(int fd, char *program)
 	say("ready", getpid());
 	if (read(STDIN_FILENO, line, sizeof(line)) <= 0)
 		fail("standard input");
-	/* Without close-on-exec: closing it would ask its filesystem, which waits for us. */
+	/*
+	 * Without close-on-exec: closing the file in exec would send a request to the filesystem,
+	 * which waits for this process.
+	 */
 	if (mmap(ADDRESS, FILE_BYTES, PROT_READ, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0) !=
 	    ADDRESS)
 		fail("mmap");
@@ -197,11 +200,11 @@ int main(int argc, char **argv)
 	fd = open(path, O_RDWR);
 	if (server < 0 || fd < 0)
 		fail(path);
-	/* A mount that nothing leads to any more is not in the names of its files. */
+	/* After a lazy unmount the names of the files do not contain the mountpoint. */
 	umount2(argv[1], MNT_DETACH);
 	become((uid_t)atoi(argv[2]));
 	run_first(fd, argv[3]);
 	kill(server, SIGKILL);
-	/* A frozen program would wait in its driver's end. */
+	/* A frozen program would hang in the driver's exit handler. */
 	_exit(0);
 }

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A process that cannot be looked at, because a FUSE filesystem of its own user does not answer:
- * held HOW MOUNTPOINT DEVICE [UID]. It has the file DEVICE open and mapped, as a GPU program has
- * its GPU's.
+ * A process that cannot be inspected, because a FUSE filesystem of its own user does not answer:
+ * held HOW MOUNTPOINT DEVICE [UID]. The process has the file DEVICE open and mapped, as a GPU
+ * program has its GPU's.
  *
- * HOW is "exec": it is held in execve(2), which closes a file of that filesystem while it has the
- * lock that readers of maps and environ, process_vm_readv(2) and kcmp(2) wait for.
+ * HOW is "exec": the process is held in execve(2), which closes a file of that filesystem while it
+ * has the lock for which readers of maps and environ, process_vm_readv(2) and kcmp(2) wait.
  *
- * HOW is "page": it maps a file that is called as the preload library's page is, and that
- * filesystem does not answer the read of the file.
+ * HOW is "page": the process maps a file named like the preload library's page, and the filesystem
+ * does not answer the read of the file.
  *
- * HOW is "lock": it is held in mmap(2), which waits with the lock of its address space until dirty
- * pages of the file are written.
+ * HOW is "lock": the process is held in mmap(2), which waits, with the lock of its address space,
+ * until dirty pages of the file are written.
  *
- * It becomes UID, whose filesystem this then stands for: /dev/fuse may be root's alone. It prints
- * "PID" when it is held. SIGUSR1 lets it go; SIGTERM ends all.
+ * The process becomes UID, whose filesystem this then stands for: /dev/fuse may be root's alone.
+ * The process prints its pid, and the filesystem prints "held" when the process is held. SIGUSR1
+ * releases the process; SIGTERM ends all.
  */
 #define FUSE_USE_VERSION 314
 #include <errno.h>
@@ -33,7 +34,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FILE_NAME  "memfd:gpucr-page (deleted)" /* lib/protocol.h */
+#define FILE_NAME  "memfd:gpucr-page (deleted)" /* as in lib/protocol.h */
 #define FILE_NODE  2
 #define FILE_BYTES (1 << 20)
 #define FILE_MODE  0666
@@ -84,7 +85,10 @@ static void answer(fuse_req_t request, size_t bytes)
 		fuse_reply_buf(request, zeros, bytes);
 }
 
-/* A request of the kind @how; answered now, or when all are let go. */
+/*
+ * Handles a request of the kind @how: answers now, or in let_go() if requests of this kind are
+ * held.
+ */
 static void hold(const char *how, fuse_req_t request, size_t bytes)
 {
 	pthread_mutex_lock(&state.lock);
@@ -183,7 +187,7 @@ static void be_held_in_exec(int fd)
 	fail("/bin/sleep");
 }
 
-/* A mount that nothing leads to any more is not in the names of its files. */
+/* After a lazy unmount the name of the file does not contain the mountpoint. */
 static void map_page(int fd, int ready_fd)
 {
 	if (mmap(NULL, FILE_BYTES, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED)
@@ -194,7 +198,10 @@ static void map_page(int fd, int ready_fd)
 		pause();
 }
 
-/* The second file is of direct I/O: mapping it drops the pages that others have of it. */
+/*
+ * The second descriptor uses direct I/O: mapping the file through it drops cached pages of the
+ * file, which have to be written first.
+ */
 static void be_held_with_lock(int fd, const char *path)
 {
 	char *start = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -282,7 +289,7 @@ int main(int argc, char **argv)
 	state.pid = fork();
 	if (!state.pid) {
 		close(fds[0]);
-		/* Else the filesystem would not end with the one that serves it. */
+		/* Else the filesystem would not end with the process that serves it. */
 		close(fuse_session_fd(session));
 		be_process(argv[1], argv[3], argc == 5 ? (uid_t)atoi(argv[4]) : 0, fds[1]);
 	}

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * holding: preloaded into the daemon, it holds up the thread that answers a statfs(2), and makes
- * its watchdog believe that time has passed; and a disk that does not answer. The file that
- * GPUCR_TEST_HOLDING names has numbers of 64 bits: while the first is not 0 the thread stays;
- * the second is by how many seconds the monotonic clock is ahead, for the watchdog's thread alone;
- * while the third is not 0 nothing is written to files below GPUCR_TEST_HOLDING_DISK. It counts in
- * a fourth one how many writes that has held.
+ * holding: a library preloaded into the daemon. The library holds up the thread that answers a
+ * statfs(2), makes the watchdog believe that time has passed, and simulates a disk that does not
+ * answer. The file that GPUCR_TEST_HOLDING names has numbers of 64 bits. While the first is not 0,
+ * the thread is held. The second is the number of seconds by which the monotonic clock is ahead,
+ * for the watchdog's thread alone. While the third is not 0, writes to files below
+ * GPUCR_TEST_HOLDING_DISK are held. In the fourth the library counts the held writes.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@ struct words {
 	_Atomic int64_t is_held;
 	_Atomic int64_t ahead_sec;
 	_Atomic int64_t is_disk_held;
-	_Atomic int64_t held_writes; /* how often it has held one */
+	_Atomic int64_t held_writes; /* number of writes held */
 };
 
 static struct words none;

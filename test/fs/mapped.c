@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * mapped: a file in memory, mapped as often as a user likes, in which holes are punched all the
- * time: the kernel looks for each hole in all mappings, and who maps, unmaps or faults waits.
+ * time: the kernel searches all mappings for each hole, and a thread that maps, unmaps or faults
+ * waits.
  * usage: mapped DESCRIPTOR BYTES MAPPINGS PROCESSES
- * It says when it begins, and stays until its input ends.
+ * The program prints a line when it begins, and stays until its input ends.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -17,7 +18,7 @@ static void punch(int fd, off_t bytes)
 {
 	for (;;) {
 		fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4096, bytes - 4096);
-		/* What is not there is not looked for. */
+		/* The kernel does not search the mappings for a page that does not exist. */
 		if (pwrite(fd, "", 1, 4096) < 0)
 			_exit(1);
 	}
@@ -34,7 +35,9 @@ int main(int argc, char **argv)
 	fd = atoi(argv[1]);
 	bytes = strtoul(argv[2], NULL, 10) & ~4095ul;
 	for (int i = atoi(argv[3]); i > 0; i--) {
-		/* Of two kinds by turns, so that neighbours do not become one. */
+		/*
+		 * Alternating protections, so that the kernel does not join neighbouring mappings.
+		 */
 		const char *page = mmap(NULL, bytes, i % 2 ? PROT_READ : PROT_READ | PROT_WRITE,
 					MAP_SHARED, fd, 0);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The beginning that the tests' filesystems share: a root directory with one file. The including
- * file defines FILE_NAME, FILE_NODE, FILE_BYTES and FILE_MODE first.
+ * The part that the tests' filesystems share: a root directory with one file. The including file
+ * has to define FILE_NAME, FILE_NODE, FILE_BYTES and FILE_MODE first.
  */
 #ifndef GCR_TEST_ONE_FILE_H
 #define GCR_TEST_ONE_FILE_H

@@ -159,9 +159,7 @@ def test_judged_by_who_writes():
 
         def child():
             ours.close()
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            harness.become(NOBODY)
             answers = []
             for _ in range(3):
                 fd = receive_descriptor(other)

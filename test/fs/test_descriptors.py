@@ -7,6 +7,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import vendor
 from harness import Machine, check, equal, read_file, wait_for
 
 CLOSED_BY_EXEC = 0o2000000  # O_CLOEXEC, as fdinfo has it
@@ -72,7 +73,7 @@ def life(vmm):
             look(machine, f'after {verb}')
         machine.faults()
         machine.must(demos[1].pid, 'freeze')
-        if vmm or harness.vendor.HIP:
+        if vmm or vendor.HIP:
             machine.must(demos[1].pid, 'pack')
             look(machine, 'packed')
         machine.stop()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Places for snapshots from elsewhere: made with mkdir, filled with cp and rsync, and removed."""
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -106,9 +107,9 @@ def test_restart():
     same_for_both('places')
     with Machine() as machine:
         if machine.status_of_all()['store_survives_restart'] == 'yes' or not harness.is_root():
-            restarts = harness.signal.SIGTERM, harness.signal.SIGKILL
+            restarts = signal.SIGTERM, signal.SIGKILL
         else:
-            restarts = harness.signal.SIGTERM,
+            restarts = signal.SIGTERM,
         os.mkdir(machine.path('left'))
         path = machine.path('left', 'snapshot', 'file')
         with open(path, 'wb') as file:

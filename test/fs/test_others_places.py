@@ -8,7 +8,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
-from harness import NOBODY, Machine, Skip, check, equal, error_of, is_root, same_for_both
+from harness import NOBODY, Machine, Skip, become, check, equal, error_of, is_root, same_for_both
 
 OTHER = NOBODY - 1
 PR_SET_KEEPCAPS = 8
@@ -39,20 +39,12 @@ def child(call, prepare=None):
 def become_capable():
     """An ordinary user, with CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_FOWNER."""
     harness.LIBC.prctl(PR_SET_KEEPCAPS, 1)
-    os.setgroups([])
-    os.setgid(OTHER)
-    os.setuid(OTHER)
+    become(OTHER)
     wanted = 1 << 1 | 1 << 2 | 1 << 3
     header = struct.pack('=Ii', CAPABILITY_VERSION_3, 0)
     sets = struct.pack('=6I', wanted, wanted, 0, 0, 0, 0)
     if harness.LIBC.syscall(CAPSET, ctypes.c_char_p(header), ctypes.c_char_p(sets)):
         os._exit(1)
-
-
-def become(uid):
-    os.setgroups([])
-    os.setgid(uid)
-    os.setuid(uid)
 
 
 def enter_container():

@@ -285,7 +285,7 @@ def test_readers_while_it_thaws_and_freezes():
     """Readers never see bytes of two freezes, nor a reason to wait."""
     same_for_both('how files are read')
     with Machine(vmm=True) as machine:
-        demo = frozen_demo(machine, '--bytes', '16M', '--buffers', '2', '--tick', 2)
+        demo = frozen_demo(machine, '--bytes', '6M', '--buffers', '2', '--tick', 2)
         script = '''
 import hashlib, os, sys
 directory, goal = sys.argv[1], int(sys.argv[2])
@@ -308,7 +308,7 @@ while done < goal:
         if error.errno not in (2, 3, 116):
             raise
 '''
-        goal = 40 if harness.SLOW == 1 else 10
+        goal = harness.few(20, 40) if harness.SLOW == 1 else 10
         readers = [subprocess.Popen([sys.executable, '-c', script, vram(machine, demo.pid),
                                      str(goal)], stderr=subprocess.PIPE, text=True)
                    for _ in range(2)]

@@ -9,6 +9,7 @@ import random
 import signal
 import stat
 import struct
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -190,9 +191,7 @@ class Person:
     def _work(uid, hands, ask, answer):
         os.umask(0)
         os.chdir('/')
-        os.setgroups([])
-        os.setgid(uid)
-        os.setuid(uid)
+        harness.become(uid)
         with os.fdopen(ask, 'rb') as asked, os.fdopen(answer, 'wb') as answered:
             while size := asked.read(4):
                 what, arguments = pickle.loads(asked.read(struct.unpack('I', size)[0]))
@@ -348,7 +347,7 @@ def make_model(machine):
             os.chmod(path, stat.S_IMODE(status.st_mode))
             os.chown(path, status.st_uid, status.st_gid)
             if path.endswith('snapshot'):
-                harness.subprocess.run(['mount', '-t', 'tmpfs', '-o',
+                subprocess.run(['mount', '-t', 'tmpfs', '-o',
                                         f'mode={stat.S_IMODE(status.st_mode):o},uid={uid},gid={uid}',
                                         'model', path], check=True)
     return model
@@ -390,7 +389,7 @@ def test_two_users_and_root():
             for person in people:
                 person.end()
             for name in PLACES if model else []:
-                harness.subprocess.run(['umount', '-l', f'{model}/{name}/snapshot'], check=False)
+                subprocess.run(['umount', '-l', f'{model}/{name}/snapshot'], check=False)
 
 
 if __name__ == '__main__':

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A user's FUSE filesystem with one file, "file", that never answers FLUSH nor, once it has been
- * opened, GETATTR and STATFS. With "dirty" it answers these, but never WRITE of what has been
- * written to its cache, for which the kernel waits whenever somebody closes the file:
- * unflushed MOUNTPOINT [dirty]. SIGTERM answers all and ends it.
+ * A user's FUSE filesystem with one file, "file", that never answers STATFS, FLUSH nor, once the
+ * file has been opened, GETATTR. With "dirty" the filesystem answers FLUSH and GETATTR, but never
+ * the WRITE of data in the kernel's cache, for which the kernel waits whenever the file is closed:
+ * unflushed MOUNTPOINT [dirty]. SIGTERM answers all requests and ends the program.
  */
 #define FUSE_USE_VERSION 314
 #include <errno.h>
@@ -133,7 +133,7 @@ static void *take_signals(void *data)
 	while (state.count)
 		fuse_reply_err(state.held[--state.count], EIO);
 	pthread_mutex_unlock(&state.lock);
-	/* Those who waited close their files now, or write the next page. */
+	/* Waiting processes close their files now, or write the next page. */
 	sleep(1);
 	fuse_session_unmount(session);
 	_exit(0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the fuzz targets share: libFuzzer's entry point and a check that stays in every build. */
+/* Shared by the fuzz targets: libFuzzer's entry point, and a check that stays in every build. */
 #ifndef GCR_TEST_FUZZ_H
 #define GCR_TEST_FUZZ_H
 
@@ -8,10 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* libFuzzer calls this with one input after the other; it returns 0. */
+/* libFuzzer calls this function once per input; it returns 0. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What must hold for every input; libFuzzer keeps the one for which it does not. */
+/*
+ * A condition that must hold for every input; libFuzzer saves an input that violates the condition.
+ */
 #define CHECK(condition)                                                                        \
 	do {                                                                                    \
 		if (!(condition)) {                                                             \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What anybody may write to a ctl file. First byte: odd for the root's; the rest is the write. */
+/* Writes to a ctl file by any user. First byte: odd for the root's ctl; the rest is the write. */
 #include "fs/verb/ctl.h"
 
 #include <errno.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A table of allocations from a program that lies. First byte: what kind of file it comes in, by
- * the lowest 3 bits, and from which place of it on (bit 3: 100 bytes); second byte: how many more
- * (or, from 128 on, fewer) extents are said to be there than are; bit 4 of the first: numbers are
- * made round, so that more of them get through. The rest is the table.
+ * A table of allocations from a lying program. First byte: the lowest 3 bits give the kind of the
+ * file, bit 3 that the table begins at byte 100 of the file, bit 4 that numbers are rounded so that
+ * more of them pass the checks. Second byte: how many more extents the program claims than there
+ * are (from 128 on: fewer). The rest is the table.
  */
 #include "lib/extent.h"
 
@@ -74,7 +74,7 @@ static void make_round(size_t count)
 	}
 }
 
-/* What was believed can be, as each of those who use it needs it. */
+/* Checks that an accepted table satisfies every assumption of its users. */
 static void check_extents(const struct gcr_extent *extents, size_t count)
 {
 	uint64_t sum = 0;

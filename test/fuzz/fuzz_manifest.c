@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A manifest from anywhere. First byte: odd for one whose digest is made right, so that the JSON
- * gets through; the rest is the file.
+ * A manifest from an untrusted source. First byte: odd if the digest is made valid, so that the
+ * JSON is parsed; the rest is the file.
  */
 #include "lib/manifest.h"
 
@@ -12,7 +12,7 @@
 #include "lib/extent.h"
 #include "test/fuzz/fuzz.h"
 
-#define END_BYTES 36 /* the digits of the digest and what follows them */
+#define END_BYTES 36 /* the digits of the digest and the bytes after them */
 
 static void seal(char *text, size_t size)
 {
@@ -49,7 +49,7 @@ static void check_tree(const struct gcr_manifest_tree *tree)
 		CHECK(*tree->files[i].path == '/' && strlen(tree->files[i].path) < PATH_MAX);
 }
 
-/* What was believed is possible, and comes back the same when it is written again. */
+/* Checks that an accepted manifest is consistent, and unchanged after writing and reading. */
 static void check_manifest(const struct gcr_manifest *manifest)
 {
 	struct gcr_manifest *again = NULL;
@@ -99,7 +99,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (!size)
 		return 0;
-	/* Its own memory, so that a byte too many is seen. */
+	/* An exact-size copy, so that the sanitizer sees an overrun by one byte. */
 	size--;
 	text = malloc(size);
 	CHECK(text || !size);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A packet from a peer that nobody trusts. First byte: how many descriptors come with it; second:
- * odd for a header that is made right, so that the payload gets through; the rest is the packet.
+ * A packet from an untrusted peer. First byte: number of descriptors sent with the packet; second
+ * byte: odd if the header is made valid, so that the payload is parsed; the rest is the packet.
  */
 #include "lib/message.h"
 
@@ -21,7 +21,7 @@
 static uint8_t packet[PACKET_BYTES_MAX];
 static struct gcr_message message;
 
-/* The number that the next descriptor will have; it grows if one is left open. */
+/* Returns the number of the next descriptor, which is higher if a descriptor has leaked. */
 static int next_fd(void)
 {
 	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -37,7 +37,9 @@ static void send_packet(int socket, size_t bytes, size_t fds_count)
 		struct cmsghdr header;
 		char space[CMSG_SPACE(sizeof(int) * FDS_MAX)];
 	} control = {.space = {0}};
-	/* Not a socket: the kernel may hold those a moment longer, to look for cycles. */
+	/*
+	 * Not a socket: the kernel may keep sockets in flight a moment longer to look for cycles.
+	 */
 	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	struct iovec part = {.iov_base = packet, .iov_len = bytes};
 	struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
@@ -58,7 +60,10 @@ static void send_packet(int socket, size_t bytes, size_t fds_count)
 	close(fd);
 }
 
-/* A struct of @bytes is filled to its end and not beyond: its last byte is the heap's last. */
+/*
+ * Checks that gcr_message_payload() fills a struct of @bytes completely and writes no further: the
+ * struct ends with the heap block.
+ */
 static void check_payload(size_t bytes)
 {
 	uint8_t *copy = malloc(bytes);
@@ -125,7 +130,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		CHECK(result == (bytes ? -EPROTO : -EPIPE));
 		CHECK(!message.fds_count);
 	}
-	/* Whatever it was, the socket is still good for the next one. */
+	/* After any packet the socket must still work for the next one. */
 	CHECK(gcr_message_receive(pair[1], 0, -1, &message) == -ETIMEDOUT);
 	CHECK(!gcr_message_send(pair[0], GCR_MESSAGE_QUERY, 7, NULL, 0, NULL, 0));
 	CHECK(!gcr_message_receive(pair[1], 0, -1, &message) && message.header.sequence == 7);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The file `origin` of a place, as it may be found after a machine has stopped. */
+/*
+ * The file `origin` of a place (the directory of a dumped process), as the daemon may find it after
+ * a machine crash.
+ */
 #include "fs/image/place_origin.h"
 
 #include <errno.h>
@@ -7,7 +10,7 @@
 
 #include "test/fuzz/fuzz.h"
 
-/* What was believed makes sense, and comes back the same when it is written again. */
+/* Checks that an accepted file is consistent, and unchanged after writing and reading. */
 static void check_file(const struct gcr_place_origin_file *file)
 {
 	const struct gcr_place_origin *origin = &file->origin;
@@ -45,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (size >= GCR_PLACE_ORIGIN_BYTES_MAX)
 		return 0;
-	/* Its own memory, so that a byte too many is seen. */
+	/* An exact-size copy, so that the sanitizer sees an overrun by one byte. */
 	text = malloc(size + 1);
 	CHECK(text);
 	if (size)

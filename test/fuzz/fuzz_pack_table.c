@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A table of packed chunks, and the segments it speaks of, as a daemon that died has left them.
- * First byte: its lowest 3 bits are what the segment is; bit 3: the table's header is made right;
- * bit 4: so are its entries, but for where they say chunks are; bit 5: the rest of the input is a
- * name on the disk. The rest is the table, or that name.
+ * A table of packed chunks, and its segments, as a daemon that died may have left them. First byte:
+ * the lowest 3 bits give the kind of the segment file; bit 3: the table's header is made valid; bit
+ * 4: so are the entries, except for the positions of the chunks; bit 5: the rest of the input is a
+ * file name on the disk. The rest is the table, or that name.
  */
 #include "fs/pack/pack_table.h"
 
@@ -78,7 +78,7 @@ static void make_file(const char *name, const void *bytes, size_t size, off_t to
 	CHECK(fd >= 0 && write(fd, bytes, size) == (ssize_t)size && !ftruncate(fd, total));
 }
 
-/* A chunk as the daemon would have stored it begins the segment. */
+/* Makes a segment that begins with a chunk in the daemon's own format. */
 static void make_segment(enum segment kind, const uint8_t *bytes)
 {
 	CHECK(!mkdirat(directory_fd, "packs", 0700) && !mkdirat(directory_fd, "packs/1000", 0700));
@@ -139,7 +139,7 @@ static void count_piece(const struct gcr_pack_entry *entries, void *data)
 	++*count;
 }
 
-/* What a later daemon does with it: each chunk is claimed, or lost, and then read. */
+/* Uses the table like a later daemon: each chunk is claimed, or lost, and then read. */
 static void use_table(struct gcr_pack_table *table, struct gcr_packs *packs,
 		      struct gcr_packer *packer)
 {
@@ -206,7 +206,10 @@ static void check_table(struct gcr_packer *packer, enum segment kind)
 	CHECK(!result || result == -ENOENT || result == -EPROTO);
 	CHECK(!result == (table != NULL));
 	result = gcr_packs_open(directory_fd, USER, NULL, &packs, &error);
-	/* No crash leaves such a thing: an administrator may find out where it is from. */
+	/*
+	 * A directory in place of a segment is not the result of a crash: the open fails with a
+	 * message for the administrator.
+	 */
 	CHECK(!result == (kind != DIRECTORY));
 	CHECK(!result || (error.number == -result && *error.words));
 	if (result < 0)
@@ -249,7 +252,7 @@ static void check_name(const char *name)
 		CHECK(place.home && place.home < place.user && place.user < place.file);
 		CHECK(place.file <= strlen(name) && !strchr(name + place.file, '/'));
 	}
-	/* Whose it is stands in it. */
+	/* The path contains the id of its user. */
 	if (gcr_spill_is_path(name, USER, 3))
 		CHECK(*name == '/' && strstr(name, "/" GCR_SPILL_PREFIX) &&
 		      strstr(name, "/1000/3-") && !gcr_spill_is_path(name, USER, 4) &&
@@ -272,7 +275,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	kind = *data++;
 	size--;
-	/* Its own memory, so that a byte too many is seen; there is always a chunk to store. */
+	/*
+	 * An exact-size copy, so that the sanitizer sees an overrun by one byte; large enough for a
+	 * chunk.
+	 */
 	copy = calloc(1, size + 1 > CHUNK_BYTES ? size + 1 : CHUNK_BYTES);
 	CHECK(copy);
 	memcpy(copy, data, size);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* CRIU's images pstree.img and core-N.img, as they may come from elsewhere. */
+/* CRIU's images pstree.img and core-N.img from an untrusted source. */
 #include "criu-glue/parent_death.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ static void check_tree(const uint8_t *image, size_t size)
 	free(threads);
 }
 
-/* It is as it was but for the signal, and has none the next time. */
+/* Checks that only the parent-death signal is cleared, and that a second call finds none. */
 static void check_core(uint8_t *image, const uint8_t *before, size_t size)
 {
 	bool had, again;
@@ -34,7 +34,7 @@ static void check_core(uint8_t *image, const uint8_t *before, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	/* Its own memory, so that a byte too many is seen. */
+	/* An exact-size copy, so that the sanitizer sees an overrun by one byte. */
 	uint8_t *image = malloc(size ? size : 1);
 
 	CHECK(image);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A preload library that lies, through whole verbs. The daemon is this process: all of it but the
- * mount and the helper programs. First byte: its lowest 2 bits say how many verbs there are; bit 2:
- * it has managed memory too; bit 3: it is on the GPU of the honest program. Second byte: which
- * verbs, 2 bits each: freeze, thaw, freeze data, or cancel of what is under way. The rest is how it
- * lies (peer_program.c).
+ * A lying preload library in complete verbs. This process is the daemon, all of it but the mount
+ * and the helper programs. First byte: the lowest 2 bits give the number of verbs; bit 2: the liar
+ * has managed memory too; bit 3: the liar uses the honest program's GPU. Second byte: the verbs, 2
+ * bits each: freeze, thaw, freeze data, or cancel of the verb under way. The rest controls the lies
+ * (peer_program.c).
  *
- * Meanwhile an honest program is frozen and thawed, and has its contents. Each verb is answered in
- * time. When the liar has been killed, no task, process, file, descriptor of it is left.
+ * At the same time an honest program is frozen and thawed, and must keep its contents. Each verb
+ * must be answered in time. After the liar is killed, no task, process, file or descriptor of it
+ * may be left.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -45,10 +46,10 @@
 #include "test/fuzz/fuzz.h"
 #include "test/fuzz/peer.h"
 
-/* What a verb on the liar may take, and what an answer may be late where others run too. */
+/* Deadline of a verb on the liar, and how much later the answer may come on a busy machine. */
 #define TIMEOUT_USEC (300 * GCR_USEC_PER_MSEC)
 #define LATE_USEC    (4 * GCR_USEC_PER_SEC)
-/* And how long all of it may take to settle when the liar is dead. */
+/* Time for everything to settle after the liar's death. */
 #define SETTLE_USEC  (15 * GCR_USEC_PER_SEC)
 
 static struct gcr_daemon served = {.runtime_fd = -1, .only_uid = (uid_t)-1};
@@ -118,7 +119,7 @@ static struct gcr_process *find(pid_t pid)
 	return found;
 }
 
-/* As soon as its library is known. */
+/* Waits until the library of the process has registered; returns the process. */
 static struct gcr_process *wait_registered(pid_t pid)
 {
 	int64_t until_usec = gcr_clock_usec() + LATE_USEC;
@@ -176,7 +177,7 @@ static void begin(struct gcr_process *process, enum gcr_verb verb, bool data, in
 	gcr_waiter_unref(waiter);
 }
 
-/* The positive errno. */
+/* Waits for the end of the verb; returns its positive errno. */
 static int end(struct wait *wait, int64_t within_usec)
 {
 	int64_t until_usec = wait->begun_usec + within_usec;
@@ -188,7 +189,7 @@ static int end(struct wait *wait, int64_t within_usec)
 		int result = pthread_cond_clockwait(&wait->changed, &wait->lock, CLOCK_MONOTONIC,
 						    &until);
 
-		/* A verb beyond its deadline. */
+		/* A verb has exceeded its deadline. */
 		CHECK(wait->is_over || result != ETIMEDOUT);
 	}
 	pthread_mutex_unlock(&wait->lock);
@@ -218,7 +219,7 @@ static void wait_no_task(struct gcr_process *process)
 	}
 }
 
-/* ---- what is left ---- */
+/* ---- leftovers ---- */
 
 static size_t count_entries(const char *path)
 {
@@ -239,7 +240,7 @@ static size_t count_files(const char *name)
 	return count_entries(path);
 }
 
-/* Threads of the daemon end what they have begun a moment later. */
+/* Threads of the daemon may finish their work a moment later, so the check retries. */
 static void check_nothing_left(size_t descriptors)
 {
 	int64_t until_usec = gcr_clock_usec() + SETTLE_USEC;
@@ -276,9 +277,9 @@ static size_t prepare(void)
 	struct wait wait;
 	size_t count;
 
-	/* Descriptors that nobody closes are to be noticed, and tables of them to be small. */
+	/* A low limit: leaked descriptors are noticed, and descriptor tables stay small. */
 	CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
-	/* The store is a mount of ours alone, and ends with us. */
+	/* The store is mounted in a private mount namespace, which ends with this process. */
 	if (!geteuid())
 		CHECK(!unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
 	snprintf(directory, sizeof(directory), "%s/gpucrfs-fuzz-XXXXXX", parent ? parent : "/tmp");
@@ -294,7 +295,9 @@ static size_t prepare(void)
 	CHECK(!end(&wait, SETTLE_USEC));
 	wait_no_task(honest_process);
 	count = count_entries("/proc/self/fd");
-	/* Where the GPUs are asked, and what was thawed is thrown away, some are open for a moment.
+	/*
+	 * The sampler of the GPUs, and the removal of thawed files, open descriptors for a moment:
+	 * take the minimum.
 	 */
 	for (int i = 0; i < 20; i++) {
 		size_t now = count_entries("/proc/self/fd");
@@ -305,7 +308,7 @@ static size_t prepare(void)
 	return count + 8;
 }
 
-/* A verb for the liar, and one for the honest program at the same time. */
+/* Carries out a verb on the liar and one on the honest program at the same time. */
 static void do_verb(struct gcr_process *process, unsigned int which, unsigned int round)
 {
 	enum gcr_verb verb = which == 1 ? GCR_VERB_THAW : GCR_VERB_FREEZE;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the kernel says of programs, which choose their names, arguments and mounts. First byte:
- * which file it is; the rest is its text.
+ * Text of the kernel about programs, which choose their own names, arguments and mounts. First
+ * byte: which file; the rest is its text.
  */
 #include "lib/proc_text.h"
 
@@ -120,7 +120,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (!size)
 		return 0;
-	/* Its own memory, so that a byte too many is seen. */
+	/* An exact-size copy, so that the sanitizer sees an overrun by one byte. */
 	size--;
 	text = malloc(size + 1);
 	CHECK(text);

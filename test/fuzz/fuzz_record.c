@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A file in the runtime directory that need not be a record. The first line of the input is its
- * name, the rest what it holds, with BOOT-ID standing for that of this boot.
+ * A file in the runtime directory that may be no valid record. The first line of the input is the
+ * file's name, the rest its contents; BOOT-ID stands for the id of the current boot.
  */
 #include "fs/store/record.h"
 
@@ -89,7 +89,7 @@ static struct found look(void)
 	return found;
 }
 
-/* What was believed is in range, and comes back the same when it is written again. */
+/* Checks that an accepted record is in range, and unchanged after writing and reading. */
 static void check_record(const struct gcr_record *record, const char *name)
 {
 	char expected[64];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A file of subordinate user ids, and beside it one of users: after the first line "--". */
+/* A file of subordinate user ids and, after the first line "--", a file of users. */
 #include "fs/base/subuid.h"
 
 #include <fcntl.h>
@@ -55,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	write_file(ranges_path, data, ranges_size);
 	write_file(users_path, data + skipped, size - skipped);
 	CHECK(!gcr_subuids_create(ranges_path, users_path, &ranges));
-	/* Root is root, and nobody else is. */
+	/* Only uid 0 belongs to root. */
 	CHECK(!gcr_subuids_owner(ranges, 0));
 	for (size_t i = 0; i < sizeof(uids) / sizeof(*uids); i++) {
 		uid_t owner = gcr_subuids_owner(ranges, uids[i]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What gpucr-swap reads: the files of a mount, in which programs choose words, and the answers of
- * watchers. The first byte says which; the rest is the text. With a mount, lines `===` divide it:
- * the status of process 7, its maps, that of GPU 0, its events, its error.
+ * The input of gpucr-swap: the files of a mount, parts of which programs choose, and the answers of
+ * watchers. The first byte says which; the rest is the text. For a mount, lines `===` divide the
+ * text: the status of process 7, its maps, that of GPU 0, its events, its error.
  */
 #include "tools/swap/swap.h"
 
@@ -70,7 +70,7 @@ static bool is_printable(const char *word, size_t room)
 	return true;
 }
 
-/* What it made of it is something that the policy can decide on. */
+/* Checks that the parsed view is one that the policy can decide on. */
 static void check_view(const struct swap_view *view)
 {
 	struct swap_config config = {.idle_usec = 1000, .slice_usec = 1000, .gpus = SWAP_ALL_GPUS};
@@ -112,7 +112,7 @@ static void check_mount(const char *text, size_t size)
 	CHECK(result <= 0 && memchr(error.words, '\0', sizeof(error.words)));
 }
 
-/* Each line is one of events. */
+/* Parses each line as a line of events. */
 static void check_events(char *text)
 {
 	char *line;

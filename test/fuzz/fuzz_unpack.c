@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Packed chunks that may be anything, and chunks that are packed and come back. An input is a form,
- * the size of the chunk (2 bytes, little-endian, less 1), then what is packed, or the chunk itself
- * if the form's highest bit is set.
+ * Arbitrary packed chunks, and chunks that are packed and unpacked again. An input is a form, the
+ * size of the chunk (2 bytes, little-endian, minus 1), then the packed bytes, or the chunk itself
+ * if the highest bit of the form is set.
  */
 #include "lib/pack.h"
 
@@ -14,7 +14,7 @@
 #define HEADER_BYTES 3
 #define CHUNK_ITSELF 0x80
 
-/* Its own memory, that a byte too many is seen. */
+/* An exact-size copy, so that the sanitizer sees an overrun by one byte. */
 static uint8_t *copy_of(const uint8_t *bytes, size_t size)
 {
 	uint8_t *copy = malloc(size + !size);

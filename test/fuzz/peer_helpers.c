@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fs/helper/helper.h without programs: each request is done as soon as it is made. Workers copy
- * between memory files and the store, with digests, and refuse a descriptor that is no memory file
- * as a driver refuses one that is no handle. The driver's states are kept by pid.
+ * An implementation of fs/helper/helper.h without programs: each request is carried out at once.
+ * Workers copy between memory files and the store, with digests, and reject a descriptor that is
+ * not a memory file, as a driver rejects one that is not a handle. The driver's states are kept by
+ * pid.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +39,7 @@ struct gcr_helper {
 	int result_fds[GCR_MESSAGE_FDS_MAX];
 	size_t result_fds_count;
 
-	/* a session */
+	/* a worker's session */
 	uint16_t session;
 	struct gcr_session told;
 	struct gcr_extent *extents;
@@ -47,7 +48,7 @@ struct gcr_helper {
 };
 
 struct gcr_helpers {
-	struct gcr_helper *workers[PEER_GPUS][2]; /* those that are taken */
+	struct gcr_helper *workers[PEER_GPUS][2]; /* workers that are in use */
 	unsigned int ended;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -93,7 +94,7 @@ void peer_driver_remove(pid_t pid)
 		place->pid = 0;
 }
 
-/* ---- what helpers do ---- */
+/* ---- the work of helpers ---- */
 
 static void control(uint16_t type, const struct gcr_control_request *request,
 		    struct gcr_result *result)
@@ -606,9 +607,9 @@ pid_t gcr_helper_pid(const struct gcr_helper *helper)
 	return getpid();
 }
 
-/* ---- messages of the library ---- */
+/* ---- messages of the preload library ---- */
 
-/* All descriptors of these programs are of files that do not wait when they are closed. */
+/* Receives directly: all descriptors of these programs are of files whose close does not block. */
 int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd, bool awaits_handles,
 			 struct gcr_message *ret_message)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Programs for the daemon to freeze. The process is a child that shares our memory and descriptors,
- * connects, and sleeps until it is killed: so the connection is its own. Its library is a thread of
- * ours. An honest one does what lib/protocol.h says; what a lying one does instead, its script
- * says, byte by byte.
+ * Programs for the daemon to freeze. The process is a child that shares this process's memory and
+ * descriptors, connects, and sleeps until it is killed; the child connects itself, so that the
+ * connection carries its credentials. Its library is a thread of this process. An honest library
+ * follows lib/protocol.h; a lying one deviates as its script says, byte by byte.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +30,7 @@
 #define FIRST_ADDRESS 0x7f0000000000ull
 #define FLOOD_COUNT   400
 
-/* What a lying library does with a request; bytes beyond the table are honest. */
+/* The lies in answer to a request; byte values beyond the table are honest. */
 enum lie {
 	HONEST,
 	ERROR_SAID,
@@ -55,7 +55,7 @@ enum lie {
 	DEAD,
 	VRAM_CUT,
 	LIES,
-	/* These take time, so that they are to be rare: just these bytes. */
+	/* These lies cost time and should be rare: one byte value each. */
 	SILENT = 0xe0,
 	STUBBORN = 0xe1,
 	FLOOD_FOR_EVER = 0xe2,
@@ -69,7 +69,7 @@ struct answer {
 	int fds[GCR_MESSAGE_FDS_MAX];
 	size_t fds_count;
 	bool hands_over;
-	struct gcr_range range; /* of what is handed over */
+	struct gcr_range range; /* the extents that are handed over */
 };
 
 /* ---- the process ---- */
@@ -80,7 +80,7 @@ struct child {
 	atomic_int is_connected;
 };
 
-/* Nothing here may look at a thread's own memory: it is that of the thread that made it. */
+/* The child must not touch thread-local storage, which is that of the thread that created it. */
 __attribute__((no_sanitize("all"), noinline)) static int run_child(void *data)
 {
 	struct child *child = data;
@@ -177,7 +177,9 @@ static void make_memory(struct peer_program *program, size_t device_count, size_
 			.kind = i < device_count ? GCR_MEMORY_DEVICE : GCR_MEMORY_MANAGED,
 		};
 		peer_gpu_uuid(program->gpu, extent->gpu);
-		/* Of a lying one nobody looks at the contents. */
+		/*
+		 * The contents of a lying library's memory are never checked, so they stay empty.
+		 */
 		program->memory[i].fd =
 			make_contents(program->seed + i * 77, !program->script.count);
 	}
@@ -217,7 +219,7 @@ static void answer_list(struct peer_program *program, struct answer *answer)
 	answer->fds_count = 1;
 }
 
-/* Contents of managed memory go to the files, or come from there. */
+/* Copies managed memory to the files, or back from them. */
 static int take_files(struct peer_program *program, struct gcr_message *message, bool is_out)
 {
 	struct gcr_range range = range_of(message);
@@ -314,7 +316,7 @@ static void answer_honestly(struct peer_program *program, struct gcr_message *me
 	answer->result.state = phase;
 }
 
-/* ---- a lying one ---- */
+/* ---- a lying library ---- */
 
 static uint8_t next(struct peer_program *program)
 {
@@ -327,14 +329,14 @@ static uint32_t next_number(struct peer_program *program)
 {
 	uint8_t byte = next(program);
 
-	/* Around what matters, and anything. */
+	/* Small numbers, near which the limits are, and arbitrary ones. */
 	if (byte < 200)
 		return byte % 12;
 	return byte < 220 ? UINT32_MAX - byte % 4
 			  : (uint32_t)next(program) << 24 | (uint32_t)next(program) << 8 | byte;
 }
 
-/* A descriptor of a kind that was not asked for. */
+/* Returns a descriptor of another kind than was asked for. */
 static int other_descriptor(struct peer_program *program)
 {
 	int fds[2], fd;
@@ -382,7 +384,7 @@ static void close_answer(struct answer *answer)
 	answer->fds_count = 0;
 }
 
-/* A table with other bytes at some places. */
+/* Replaces the table by one with changed bytes, or with @grow by one with an extent added. */
 static void change_table(struct peer_program *program, struct answer *answer, bool grow)
 {
 	struct gcr_extent extents[PEER_EXTENTS_MAX];
@@ -463,7 +465,7 @@ static void send_junk(struct peer_program *program)
 	send(program->socket, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* Does the daemon, or the end of it all, want something else meanwhile? */
+/* Returns whether peer_program_end() has asked the thread to stop. */
 static bool is_to_stop(const struct peer_program *program)
 {
 	struct pollfd stop = {.fd = program->stop_fd, .events = POLLIN};
@@ -471,7 +473,7 @@ static bool is_to_stop(const struct peer_program *program)
 	return poll(&stop, 1, 0) == 1;
 }
 
-/* Messages that are none of ours: with another sequence, or of what was not asked for. */
+/* Sends unsolicited messages: with another sequence number, or of a type that was not asked for. */
 static void flood(struct peer_program *program, const struct answer *answer, bool for_ever)
 {
 	bool is_ours = next(program) % 2;
@@ -486,10 +488,10 @@ static void flood(struct peer_program *program, const struct answer *answer, boo
 
 static void connect_again(struct peer_program *program);
 
-/* Those after which a daemon may ask once more, and others. */
+/* Errors after which the daemon may retry, and some after which it does not. */
 static const uint32_t refusals[] = {EBUSY, ETIMEDOUT, ESRCH, ENOTCONN, EIO, ENOMEM, EOPNOTSUPP};
 
-/* False: no answer is to follow. */
+/* Returns false if no answer is to follow. */
 static bool lie(struct peer_program *program, struct answer *answer)
 {
 	uint8_t what = next(program);
@@ -610,7 +612,7 @@ static void answer_one(struct peer_program *program)
 			answer.result.error = (int32_t)program->stubborn;
 		if (answer.hands_over)
 			hand_over(program, &answer);
-		/* What follows the struct is of a later version. */
+		/* Bytes after the struct belong to a later version of the protocol. */
 		struct {
 			struct gcr_result result;
 			uint64_t later;
@@ -632,8 +634,8 @@ static void do_register(struct peer_program *program)
 }
 
 /*
- * Only its own process can connect, which sleeps: the end of the connection stays for good, as of a
- * library that does not come again.
+ * Only the process itself can connect, and that sleeps. The connection stays closed, as for a
+ * library that does not connect again.
  */
 static void connect_again(struct peer_program *program)
 {

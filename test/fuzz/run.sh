@@ -13,6 +13,9 @@ shift
 clang=${CLANG:-clang}
 seconds=${GPUCR_TEST_FUZZ_SEC:-3}
 sanitizers=fuzzer,address,undefined
+# What runs for seconds takes longer to compile than to run.
+optimize=-O1
+[ "$seconds" -gt 10 ] || optimize=-O0
 
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
@@ -62,7 +65,7 @@ done >"$directory/files"
 	object=$1/$(echo "$2" | tr / _).o
 	shift 2
 	exec "$@" -o "$object" -c "FILE"' sh "$directory" FILE \
-	$compiler -std=gnu11 -D_GNU_SOURCE $flags -g -O1 -Wall -Wextra -Wno-unused-parameter \
+	$compiler -std=gnu11 -D_GNU_SOURCE $flags -g1 $optimize -Wall -Wextra -Wno-unused-parameter \
 	-Wno-missing-field-initializers -Wno-unused-variable -fsanitize=$sanitizers \
 	-fno-sanitize-recover=all) <"$directory/files"
 # shellcheck disable=SC2086 # these are lists

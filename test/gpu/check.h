@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* For programs that measure on a GPU: whatever fails ends them, with words. */
+/* For programs that measure on a GPU: any failure ends the program with a message. */
 #ifndef GCR_TEST_GPU_CHECK_H
 #define GCR_TEST_GPU_CHECK_H
 
@@ -21,7 +21,7 @@ static void die(const char *format, ...)
 	exit(1);
 }
 
-/* Calls of the driver, or of pthread. */
+/* For calls of the driver, or of pthread. */
 #define OK(call)                                                             \
 	do {                                                                 \
 		int r_ = (int)(call);                                        \
@@ -29,7 +29,9 @@ static void die(const char *format, ...)
 			die("%s:%d: %s: %d", __FILE__, __LINE__, #call, r_); \
 	} while (0)
 
-/* Calls of ours: 0, or words; some of them also tell what the driver has said. */
+/*
+ * For calls of gpucrfs: these return 0 or set `words`; some also set `code`, the driver's result.
+ */
 static struct gcr_error words;
 static CUresult code;
 #define DO(call)                                                                      \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * copy_path: how fast the worker's sessions move VRAM into the files of a store and back, with
- * other rings and numbers of threads, against what the link gives pinned memory. The figures in
- * backend/worker/copy.c and space.c come from here.
+ * copy_path: the speed at which the worker's sessions move VRAM into the files of a store and back,
+ * with various rings and numbers of threads, compared with the speed of the link for pinned memory.
+ * The figures in backend/worker/copy.c and space.c come from this program.
  *
  *   cc -O2 -D_GNU_SOURCE -DHAVE_DIGEST_PTX -I. -I BUILD -o copy_path test/gpu/copy_path.c \
  *      lib/{beneath,digest,error,extent,pack,pack_codes,uuid}.c \
@@ -12,7 +12,7 @@
  *   copy_path GIB PART...      as root; a tmpfs is mounted in a namespace of its own
  *
  * Parts: link, ring, warm, small, cold, control, register, pinned, end. Bytes are compared after
- * every copy; making digests on the way out, and comparing them on the way in, is in the figures.
+ * every copy. The figures include making digests on the way out, and comparing them on the way in.
  * GB are 10^9 bytes.
  */
 #include <dlfcn.h>
@@ -63,7 +63,7 @@ static struct memory {
 	int digests;
 } memory;
 
-/* What 2 MiB of a file are filled with: never zeros, which would be a hole. */
+/* The byte that fills these 2 MiB of a file: never zero, which would be a hole. */
 static unsigned char value_of(size_t index, uint64_t at)
 {
 	return (unsigned char)((index * 31 + at / MIB) % 255 + 1);
@@ -96,7 +96,7 @@ static void unmap(CUdeviceptr address, size_t bytes)
 	OK(gpu.driver.cuMemAddressFree(address, bytes));
 }
 
-/* New memory, filled, and only held by descriptors. */
+/* Allocates memory and fills it; afterwards only descriptors hold it. */
 static void allocate(void)
 {
 	CUmemAllocationProp wanted = properties();
@@ -119,7 +119,7 @@ static void allocate(void)
 	}
 }
 
-/* The files, empty. */
+/* Makes the files, without pages. */
 static void make_files(void)
 {
 	for (size_t i = 0; i < memory.count; i++) {
@@ -209,7 +209,7 @@ static void *run_pass(void *data)
 	return NULL;
 }
 
-/* Every 2 MiB of the files by several threads. */
+/* Calls @each for every 2 MiB of the files, in @count threads. */
 static void all_files(void (*each)(unsigned char value, char *data), unsigned int count)
 {
 	struct pass pass = {.each = each};
@@ -232,9 +232,9 @@ static void each_compare(unsigned char value, char *data)
 
 struct order {
 	unsigned int threads;
-	bool goes_on; /* when copying begins */
+	bool goes_on; /* after copying has begun */
 	size_t files;
-	uint64_t bytes; /* of each */
+	uint64_t bytes; /* of each file */
 };
 
 static int populator = -1;
@@ -258,7 +258,10 @@ static void *run_populator(void *unused)
 	return NULL;
 }
 
-/* An order; a byte when copying begins; a byte back when the threads have ended. */
+/*
+ * Per order: reads the order, then a byte when copying begins; writes a byte when the threads have
+ * ended.
+ */
 static void serve_orders(int socket)
 {
 	struct order *order = &populating.order;
@@ -352,7 +355,10 @@ static void end(struct gcr_worker_session *session)
 
 static double copied_at;
 
-/* Out, with what it takes in seconds: beginning to copied, and the end. */
+/*
+ * Copies out. Returns the seconds from the beginning until all is copied; *ret_end: the seconds
+ * that the end took.
+ */
 static double go_out(double *ret_end)
 {
 	double start = now(), copied;
@@ -372,8 +378,8 @@ static double go_out(double *ret_end)
 }
 
 /*
- * In again: without taking the memory, with at most so many copies in flight until @meanwhile is
- * done. Memory is held by descriptors afterwards.
+ * Copies in: the time excludes the allocation; at most @in_flight copies are in flight until
+ * @meanwhile has returned. Descriptors hold the memory afterwards.
  */
 static double come_in(unsigned int in_flight, void (*meanwhile)(void))
 {
@@ -532,7 +538,7 @@ static void part_warm(void)
 	tear_down();
 }
 
-/* Allocations of 2 MiB. */
+/* Allocations of 2 MiB each. */
 static void part_small(void)
 {
 	make_default_copier();
@@ -549,8 +555,8 @@ static void part_small(void)
 }
 
 /*
- * Files without pages. A worker needs WORKER_START_USEC before it copies; meanwhile the daemon may
- * fault in pages, and stop or go on when copying begins.
+ * Files without pages. A worker needs WORKER_START_USEC before it copies; during this time the
+ * daemon may fault in pages, and either stop or continue when copying begins.
  */
 #define WORKER_START_USEC 120000
 
@@ -588,7 +594,7 @@ static void part_cold(void)
 	}
 }
 
-/* Somebody whose control state is moved at the same time. */
+/* A process whose control state is moved at the same time. */
 static pid_t victim;
 static pthread_t controller;
 static double control_seconds;
@@ -650,7 +656,7 @@ static void part_control(void)
 	tear_down();
 }
 
-/* The other way: the files themselves are registered with the driver. */
+/* The alternative: the files themselves are registered with the driver. */
 static void part_register(void)
 {
 	char *all =
@@ -698,7 +704,9 @@ static void nap(void)
 	usleep(200 * 1000);
 }
 
-/* Files that the worker registers in the background, and copies to and from without its ring. */
+/*
+ * The worker registers the files in the background, and copies to and from them without its ring.
+ */
 static void part_pinned(void)
 {
 	static const unsigned int in_flight[] = {0, 1, 2, 4, 8, 0};
@@ -731,7 +739,7 @@ static void part_pinned(void)
 	tear_down();
 }
 
-/* What the commit waits for. */
+/* The steps for which the commit waits. */
 static void part_end(void)
 {
 	static const size_t files[] = {16, 64, 1024};
@@ -770,7 +778,7 @@ static const struct {
 	{"register", part_register}, {"pinned", part_pinned}, {"end", part_end},
 };
 
-/* A process with a context, and nothing else; started before this one has one. */
+/* Starts a process that only has a context, before this process has one. */
 static void start_victim(void)
 {
 	int pipes[2];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * digest_rate: are the worker's digests of VRAM those of libxxhash, bit for bit, and how fast are
- * they made? Also by other kernels with the same arguments.
+ * digest_rate: compares the worker's digests of VRAM with those of libxxhash, bit for bit, and
+ * measures how fast they are made. Other kernels with the same arguments can be measured too.
  *
  *   cc -O2 -D_GNU_SOURCE -DHAVE_DIGEST_PTX -I. -I BUILD -o digest_rate test/gpu/digest_rate.c \
  *      lib/{beneath,digest,error,uuid}.c backend/{cuda/driver,worker/digest,worker/numa}.c \
@@ -35,7 +35,7 @@ static CUstream stream;
 static uint64_t total_bytes, chunks;
 static CUdeviceptr vram;
 static struct gcr_digest *expected;
-static void *pinned; /* a piece */
+static void *pinned; /* has the size of a piece */
 
 static CUdeviceptr allocate(uint64_t bytes)
 {
@@ -64,7 +64,10 @@ static void digest_of(const void *chunk, struct gcr_digest *ret_digest)
 	memcpy(ret_digest, &canonical, sizeof(canonical));
 }
 
-/* Random contents, no two chunks alike but those of zeros; and their digests. */
+/*
+ * Fills VRAM with random contents, in which only the chunks of zeros are alike, and makes the
+ * expected digests.
+ */
 static void fill(void)
 {
 	static const char zero_chunk[CHUNK];
@@ -114,7 +117,10 @@ static void print_times(const char *what, const int64_t *usec, unsigned int roun
 	       (double)worst / 1e3, (double)bytes / 1e6 * rounds / (double)sum);
 }
 
-/* By the worker's digester, @part bytes at a time; beside copies to the host or not. */
+/*
+ * Times the worker's digester, @part bytes at a time, with or without copies to the host at the
+ * same time.
+ */
 static void time_digester(struct gcr_digester *digester, const char *what, uint64_t bytes,
 			  uint64_t part, unsigned int rounds, bool beside_copies)
 {
@@ -132,7 +138,7 @@ static void time_digester(struct gcr_digester *digester, const char *what, uint6
 					      (bytes - at < part ? bytes - at : part) / CHUNK,
 					      &ticket, &code, &words));
 		DO(gcr_digester_wait(digester, ticket, &code, &words));
-		if (round > 0) /* the first is not like the others */
+		if (round > 0) /* the first round differs from the others */
 			usec[round - 1] = gcr_clock_usec() - start;
 		OK(driver.cuStreamSynchronize(stream));
 	}
@@ -167,7 +173,7 @@ static char *read_file(const char *path)
 	return text;
 }
 
-/* One kernel by itself, with its results in VRAM and in memory of the host. */
+/* Times one kernel alone, with its results in VRAM and in host memory. */
 static void time_kernel(const char *name, const char *ptx, unsigned int group_chunks)
 {
 	uint64_t bytes = chunks * (sizeof(struct gcr_digest) + 1);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * ending: a short program that goes on using the driver while it ends: in handlers of atexit(3)
- * that run before the driver's own and after it, in a destructor, and in other threads.
+ * ending: a short program that keeps using the driver while it ends: in handlers of atexit(3) that
+ * run before the driver's own and after it, in a destructor, and in other threads.
  *
- * Usage: ending STATUS [THREADS [WHERE FIFO]]. It prints `pid N` and `tick 1 ok`, works for a
- * moment and ends with STATUS; or with 99 if a call answers anything but success or, where the
- * driver may be gone, CUDA_ERROR_DEINITIALIZED. WHERE is `main`, or `before` or `after` the
- * driver's exit handler: there it says `tick 2 ok` and reads FIFO to its end.
+ * Usage: ending STATUS [THREADS [WHERE FIFO]]. The program prints `pid N` and `tick 1 ok`, works
+ * for a moment and ends with STATUS; or with 99 if a call returns anything but success or, where
+ * the driver may be closed, CUDA_ERROR_DEINITIALIZED. WHERE is `main`, or `before` or `after` the
+ * driver's exit handler: there the program prints `tick 2 ok` and reads FIFO to its end.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -67,7 +67,7 @@ static void wait_at(const char *here)
 		fclose(file);
 }
 
-/* Registered last, so it runs first: the driver is still there. */
+/* Registered last, so it runs first: the driver still works. */
 static void before(void)
 {
 	OK(driver.cuMemsetD32_v2(late, 5, BYTES / 4));
@@ -76,7 +76,10 @@ static void before(void)
 	OK(driver.cuMemFree_v2(late));
 }
 
-/* Registered before the driver's: it has gone, or goes with its library a moment later. */
+/*
+ * Registered before the driver's handler: the driver is closed, or will be a moment later with its
+ * library.
+ */
 static void after(void)
 {
 	OK_OR_GONE(driver.cuCtxSynchronize());
@@ -95,7 +98,7 @@ static __attribute__((destructor)) void destroy(void)
 	OK_OR_GONE(driver.cuDevicePrimaryCtxRelease_v2(0));
 }
 
-/* Until the process has ended around it. */
+/* Runs until the process has ended. */
 static void *work(void *nothing)
 {
 	CUdeviceptr pointer;

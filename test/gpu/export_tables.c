@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Preloaded into a program: says on stderr which of the driver's private tables it asks for, and
- * which library does (`table UUID LIBRARY`).
+ * A library preloaded into a program: prints on stderr each private table of the driver that is
+ * requested, and the library that requests it (`table UUID LIBRARY`).
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -49,7 +49,7 @@ static CUresult find_v2(const char *symbol, void **function, int version, cuuint
 	return result;
 }
 
-/* By its base name: of 12.0 and newer it has one argument more. */
+/* @name is the base name: cuGetProcAddress of 12.0 and newer has one argument more. */
 static void *replace(const char *name, int version, void *found)
 {
 	if (!found)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * managed: a program with managed memory that knows its contents. Kernels change one part of each
- * block and are checked, while a thread of the CPU counts in another part of it all the time, also
- * when the program is being frozen and has been: there it has to wait. Between its allocations
- * it maps other memory, as programs do. Prints `pid N`, then `tick K ok`; status 1 at the first
- * word that is wrong.
+ * block and are checked, while a thread of the CPU counts in another part all the time, also during
+ * a freeze and while the program is frozen: then the thread has to wait. Between its allocations
+ * the program maps other memory, as programs do. Prints `pid N`, then `tick K ok`; ends with status
+ * 1 at the first wrong word.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -22,7 +22,7 @@
 #include "tools/gpu/kernels.h"
 
 #define BLOCKS	     7
-#define CPU_BYTES    4096 /* at the start of each block: the CPU's part, a page */
+#define CPU_BYTES    4096 /* the CPU's part, a page at the start of each block */
 #define PLAIN_BYTES  (64 << 20)
 #define MAPPED_BYTES (5 << 20)
 #define MULTIPLIER   GCR_DEMO_MULTIPLIER
@@ -75,7 +75,7 @@ static atomic_ulong touches;
 static atomic_bool wrong;
 static int concurrent;
 
-/* The GPU's part: where it begins and its words. */
+/* Returns the address of the GPU's part of @block, and its size in words. */
 static CUdeviceptr gpu_part(const struct block *block, uint64_t *ret_words)
 {
 	size_t skipped = block == &blocks[BLOCKS] ? 0 : CPU_BYTES;
@@ -128,7 +128,7 @@ static void change_block(struct block *block, uint64_t tick)
 	block->sum = sum_words(block);
 }
 
-/* Count in every block's first page, and have every word of it follow. */
+/* Counts in the first page of every block; every 61st word of the page must have the last count. */
 static void *touch(void *data)
 {
 	uint32_t expected = 0;
@@ -200,7 +200,7 @@ static void create(void)
 		if (i == BLOCKS) {
 			CU(cuMemAlloc_v2, &block->pointer, block->bytes);
 		} else {
-			/* A gap, where another has been. */
+			/* Leaves a gap where another allocation was. */
 			CU(cuMemAllocManaged, &freed, 2 << 20, CU_MEM_ATTACH_GLOBAL);
 			CU(cuMemAllocManaged, &block->pointer, block->bytes, CU_MEM_ATTACH_GLOBAL);
 			CU(cuMemFree_v2, freed);
@@ -226,7 +226,7 @@ int main(void)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	open_driver();
 	create();
-	/* Where the GPU's work keeps the CPU out, it is left to the GPU. */
+	/* If the GPU's work keeps the CPU out of managed memory, only the GPU uses it. */
 	if (concurrent && pthread_create(&thread, NULL, touch, NULL)) {
 		fputs("no thread\n", stderr);
 		return 1;
@@ -240,7 +240,7 @@ int main(void)
 		if (atomic_load(&wrong))
 			return 1;
 		printf("tick %llu ok\n", (unsigned long long)tick);
-		/* Each tick, the CPU has gone on too. */
+		/* In each tick the CPU must have made progress too. */
 		while (concurrent && atomic_load(&touches) == before && !atomic_load(&wrong))
 			usleep(1000);
 		before = atomic_load(&touches);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * probes: programs that do, one each, what a freeze could break and nothing else here does. usage:
- * probes NAME [can]. They print `pid N`, then `tick K ok` for as long as all is as it has to be;
- * status 1 with words at the first thing that is not. `can`: only whether the driver has what it
- * takes, 0 or 77 with words. See `probes` below for the names.
+ * probes: programs each of which uses one feature that a freeze could break and no other program
+ * here uses.
+ * usage: probes NAME [can]
+ * A program prints `pid N`, then `tick K ok` as long as all results are right; at the first wrong
+ * result it prints a message and ends with status 1. With `can` the program only checks whether the
+ * driver has the feature: status 0, or 77 with a message. See `probes` below for the names.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -25,10 +27,10 @@
 #define BLOCKS	    64
 
 /*
- * probe_slow: reads the clock until so many nanoseconds have passed, then writes its part of the
- * words, and counts itself in *result. probe_stack: 16 KiB of local memory for each thread, filled,
- * and summed from an offset that no compiler knows. probe_texture: word (x, y) of the texture into
- * a table.
+ * probe_slow: reads the clock until the given number of nanoseconds has passed, then each thread
+ * writes its part of the words, and adds 1 to *result. probe_stack: 16 KiB of local memory for each
+ * thread, filled, and summed from an offset that no compiler knows. probe_texture: copies word (x,
+ * y) of the texture into a table.
  */
 static const char slow_ptx[] = ".version 6.0\n"
 			       ".target sm_50\n"
@@ -170,7 +172,7 @@ static void begin(void)
 	OK(CU(cuCtxSetCurrent)(context));
 }
 
-/* NULL: not a driver that compiles PTX text (the simulator). */
+/* Returns NULL if the driver does not compile PTX text (the simulator). */
 static CUfunction load(const char *ptx, const char *name)
 {
 	CUfunction function = NULL;
@@ -214,7 +216,7 @@ static double now(void)
 	return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-/* Ready; then each time that all was right. */
+/* Prints that the program is ready; then, each time, that all results were right. */
 static void tick(void)
 {
 	static unsigned long ticks;
@@ -237,7 +239,10 @@ static void *raise_flag(void *nothing)
 	return nothing;
 }
 
-/* Without a clock for kernels: one that waits for the CPU, and behind it one that writes. */
+/*
+ * For drivers whose kernels have no clock: a kernel that waits for the CPU, then kernels that
+ * write.
+ */
 static void write_late(CUdeviceptr pointer, CUdeviceptr result, pthread_t *thread)
 {
 	CUfunction spin = need(gcr_demo_ptx, "gpucr_spin"), add = need(gcr_demo_ptx, "gpucr_add");
@@ -279,7 +284,7 @@ static void run_free(bool can)
 		started = now();
 		OK(CU(cuMemFree_v2)(pointer));
 		fprintf(stderr, "cuMemFree took %.3f s\n", now() - started);
-		/* What has written to memory that is gone shows here. */
+		/* A write to freed memory is reported here. */
 		OK(CU(cuCtxSynchronize)());
 		OK(CU(cuMemcpyDtoH_v2)(&count, result, 4));
 		if (count != BLOCKS * THREADS)
@@ -322,7 +327,7 @@ static void run_stack(bool can)
 	}
 }
 
-/* ---- pinned: the CPU counts in pinned memory all the time, and so does the GPU ---- */
+/* ---- pinned: the CPU and the GPU count in pinned memory all the time ---- */
 
 static volatile uint64_t *counter;
 static _Atomic uint64_t counted;
@@ -330,7 +335,7 @@ static _Atomic uint64_t counted;
 static void *count(void *nothing)
 {
 	for (;;) {
-		/* In place: a count that a freeze takes back is missing for good. */
+		/* In memory itself: a count that a freeze rolls back is lost for good. */
 		counter[0]++;
 		atomic_fetch_add(&counted, 1);
 	}
@@ -374,12 +379,12 @@ static void run_pinned(bool can)
 	}
 }
 
-/* ---- pitched: nodes of a graph, and a texture, on memory with rows of its own ---- */
+/* ---- pitched: graph nodes and a texture on memory with padded rows ---- */
 
-#define WIDTH  200 /* words; a row is longer */
+#define WIDTH  200 /* in words; a row in memory is longer */
 #define HEIGHT 64
 
-/* Of cuda.h, as far as it is used. */
+/* From cuda.h, the fields in use. */
 struct resource {
 	uint32_t type; /* 3: CU_RESOURCE_TYPE_PITCH2D */
 	uint32_t padding;
@@ -452,7 +457,7 @@ static void run_pitched(bool can)
 	for (uint32_t value = 1;; value++) {
 		OK(CU(cuMemsetD2D32_v2)(source, pitch, value, WIDTH, HEIGHT));
 		OK(CU(cuMemsetD2D32_v2)(target, target_pitch, 0, WIDTH, HEIGHT));
-		/* The stream does not wait for that one. */
+		/* The stream does not wait for the memset. */
 		OK(CU(cuCtxSynchronize)());
 		OK(CU(cuGraphLaunch)(ready, stream));
 		OK(CU(cuStreamSynchronize)(stream));
@@ -477,7 +482,7 @@ static void run_pitched(bool can)
 
 struct device_resource {
 	uint32_t type;
-	uint8_t rest[1020]; /* more than any version has */
+	uint8_t rest[1020]; /* more than any version needs */
 };
 typedef CUresult get_resource(CUdevice device, struct device_resource *resource, uint32_t type);
 typedef CUresult split_resource(struct device_resource *result, unsigned *groups,
@@ -492,7 +497,10 @@ typedef CUresult create_stream(CUstream *stream, void *green, unsigned flags, in
 #define GREEN_SMS	 16
 #define SLOW_NANOSECONDS 200000000ull
 
-/* Of some of the GPU's SMs; of all of them where the driver (the simulator) does not split them. */
+/*
+ * Makes a green context of some of the GPU's SMs; of all SMs if the driver (the simulator) cannot
+ * split them.
+ */
 static void *make_green(CUstream *ret_stream)
 {
 	get_resource *get = (get_resource *)find("cuDeviceGetDevResource");
@@ -513,7 +521,10 @@ static void *make_green(CUstream *ret_stream)
 	return green;
 }
 
-/* A kernel of some time on one stream of it, which a freeze finds running, or NULL: none such. */
+/*
+ * A long-running kernel on a stream of the green context, which a freeze finds running. function
+ * NULL: no such kernel.
+ */
 struct slow {
 	CUfunction function;
 	CUstream stream;
@@ -531,7 +542,7 @@ static void launch_slow(struct slow *slow)
 	slow->runs++;
 }
 
-/* If it has ended: what it wrote, and the next one. */
+/* If the kernel has ended: checks its results, and launches the next one. */
 static void follow_slow(struct slow *slow)
 {
 	static uint32_t found[BLOCKS * THREADS];
@@ -570,7 +581,7 @@ static void run_green(bool can)
 	if (can)
 		return;
 	green = make_green(&slow.stream);
-	/* Memory and a stream that are made while it is current. */
+	/* Memory and a stream that are created while the green context is current. */
 	OK(convert(&as_context, green));
 	OK(CU(cuCtxPushCurrent_v2)(as_context));
 	OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
@@ -597,7 +608,10 @@ static void run_green(bool can)
 	}
 }
 
-/* Of what the preload library makes no use since it has not been measured. */
+/*
+ * Facts about green contexts that the preload library does not rely on, since they have not been
+ * measured.
+ */
 static void run_green_facts(bool can)
 {
 	destroy_green *destroy = (destroy_green *)find("cuGreenCtxDestroy");

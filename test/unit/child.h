@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Children that hold, map or are something, for as long as a test looks at them. */
+/* Child processes that hold a descriptor, a mapping or some state while a test examines them. */
 #ifndef GCR_TEST_CHILD_H
 #define GCR_TEST_CHILD_H
 
@@ -14,7 +14,10 @@ struct child {
 	int go; /* closing it ends the child */
 };
 
-/* Runs prepare(argument) in a child, returns when it is done; the child waits for `go`. */
+/*
+ * Runs prepare(argument) in a child and returns when prepare() is done; the child lives until `go`
+ * is closed.
+ */
 static inline struct child start_child(void (*prepare)(const char *argument), const char *argument)
 {
 	struct child child;

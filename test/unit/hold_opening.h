@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A file whose opening waits, as one does in a file system that does not answer. For root. */
+/* A file whose open(2) blocks, as on a file system that does not answer. Needs root. */
 #ifndef GCR_TEST_HOLD_OPENING_H
 #define GCR_TEST_HOLD_OPENING_H
 
@@ -9,7 +9,10 @@
 
 #include "test/unit/test.h"
 
-/* Whoever opens the file waits until @fd says that it may. -1: this kernel cannot do that. */
+/*
+ * Returns a descriptor: every open of the file blocks until allow_opening() is called with that
+ * descriptor. Returns -1 if this kernel cannot do that.
+ */
 static inline int hold_opening(const char *path)
 {
 	int fd = fanotify_init(FAN_CLASS_CONTENT | FAN_CLOEXEC | FAN_NONBLOCK, O_RDONLY);
@@ -22,6 +25,7 @@ static inline int hold_opening(const char *path)
 	return -1;
 }
 
+/* Lets the waiting opens proceed and closes @fd, which hold_opening() returned. */
 static inline void allow_opening(int fd)
 {
 	struct fanotify_event_metadata event;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * For tests of the simulator: a state directory of the test's own, the simulator's entry points
- * by name, and child processes to talk to. Children are started before the test itself calls
- * cuInit, as a forked child of a process that did has no driver.
+ * For tests of the simulator: a private state directory, the simulator's entry points by name, and
+ * child processes that talk over a socket. Children are started before the test itself calls
+ * cuInit, because the driver does not work in a forked child of a process that called it.
  *
- * Compiled with GCR_HIP, for tests of what speaks CUDA's names and runs on HIP: GPUCR_SIM_LIB is
- * the stand-in for libamdhip64.so then, and entry points are what backend/rocm/adapt.h finds for a
- * name.
+ * With GCR_HIP, code that uses CUDA's names is tested on HIP: GPUCR_SIM_LIB is then the stand-in
+ * for libamdhip64.so, and entry points are those that backend/rocm/adapt.h finds for a name.
  */
 #ifndef GPUCR_TEST_SIM_H
 #define GPUCR_TEST_SIM_H
@@ -32,7 +31,7 @@
 
 #define MIB (1ull << 20)
 
-/* Every clang that compiles for AMD's GPUs knows this one. */
+/* Every clang that compiles for AMD's GPUs supports this architecture. */
 #define SIM_ARCHITECTURE "gfx90a:sramecc+:xnack-"
 
 static char sim_state_directory[64];
@@ -44,7 +43,10 @@ static inline void *sim_look_up(void *library, const char *name)
 	return dlsym(library, name);
 }
 
-/* HIP's name for what CUDA calls the first @length letters of @words, with or without a version. */
+/*
+ * Returns HIP's name for the CUDA function named by the first @length letters of @words, with or
+ * without a version suffix.
+ */
 static inline const char *sim_hip_name(const char *words, size_t length)
 {
 	char name[64];
@@ -57,8 +59,8 @@ static inline const char *sim_hip_name(const char *words, size_t length)
 }
 
 /*
- * What is said in HIP of what is said of CUDA in @words: "cuMemMap: CUDA_ERROR_OUT_OF_MEMORY",
- * either of the two, or ": cu" at the end. Other words are as they are.
+ * Translates a CUDA message in @words to HIP's: "cuMemMap: CUDA_ERROR_OUT_OF_MEMORY", either half
+ * of that, or ": cu" at the end. Other text is returned unchanged.
  */
 static inline const char *sim_words(const char *words)
 {
@@ -96,7 +98,7 @@ static inline const char *sim_words(const char *words)
 	return text;
 }
 
-/* A rule for faults, of an entry point of CUDA: the one that is called in its place. */
+/* Translates a fault rule for a CUDA entry point to the function that is called in its place. */
 static inline const char *sim_rule(const char *rule)
 {
 	static char text[256];
@@ -167,7 +169,10 @@ static inline void sim_end(void)
 		nftw(sim_state_directory, sim_remove, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* What is in TMPDIR may be in memory as well, and in huge pages (tools/check makes it so). */
+/*
+ * Returns the parent of the state directory: TMPDIR if that is a tmpfs (tools/check makes it one,
+ * with huge pages), else /dev/shm.
+ */
 static inline const char *sim_parent(void)
 {
 	const char *directory = getenv("TMPDIR");
@@ -179,6 +184,7 @@ static inline const char *sim_parent(void)
 	return "/dev/shm";
 }
 
+/* Makes the state directory and sets up the environment; skips without a simulator. */
 static inline void sim_begin(const char *gpus, const char *vram)
 {
 	if (!getenv("GPUCR_SIM_LIB"))
@@ -204,7 +210,7 @@ static inline void sim_begin(const char *gpus, const char *vram)
 	alarm(60 * TEST_SLOW);
 }
 
-/* Rules for the simulator from now on, in every process; NULL: none. */
+/* Sets the simulator's fault rules for all processes from now on; NULL removes them. */
 static inline void sim_set_faults(const char *rules)
 {
 	static unsigned int number;
@@ -217,7 +223,7 @@ static inline void sim_set_faults(const char *rules)
 		return;
 	}
 	rules = sim_rule(rules);
-	/* A new file each time: it is read again then. */
+	/* A new file each time makes the simulator read the rules again. */
 	snprintf(old, sizeof(old), "%s/faults.%u", sim_state_directory, ++number);
 	fd = open(old, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	CHECK(fd >= 0);
@@ -258,7 +264,7 @@ static inline void child_kill(struct child *child)
 	close(child->fd);
 }
 
-/* The child has to end by itself, well. */
+/* Waits for the child, which must exit by itself with status 0. */
 static inline void child_finish(struct child *child)
 {
 	int status;
@@ -332,7 +338,7 @@ static inline CUcontext sim_context(void)
 	OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
 	OK(CU(cuCtxSetCurrent)(context));
 #ifdef GCR_HIP
-	/* What stands for a context is made by the first call that needs it. */
+	/* HIP's equivalent of a context is created by the first call that needs it. */
 	OK(CU(cuCtxSynchronize)());
 #endif
 	return context;
@@ -354,7 +360,7 @@ static inline CUmemAllocationProp sim_prop(void)
 					     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
 }
 
-/* Maps a handle somewhere, readable and writable. */
+/* Maps a handle at an address of the driver's choice, readable and writable. */
 static inline CUdeviceptr sim_map(CUmemGenericAllocationHandle handle, size_t size)
 {
 	CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* For tests of HIP on the simulator: as sim.h, with HIP's functions. */
+/* For tests of HIP on the simulator: like sim.h, with HIP's functions. */
 #ifndef GPUCR_TEST_SIM_HIP_H
 #define GPUCR_TEST_SIM_HIP_H
 
@@ -55,7 +55,7 @@ static inline hipMemAllocationProp sim_hip_prop(int device)
 				      .location = {.type = hipMemLocationTypeDevice, .id = device}};
 }
 
-/* Maps a handle somewhere, for a device. */
+/* Maps a handle for one device, at an address of the driver's choice. */
 static inline void *sim_hip_map(hipMemGenericAllocationHandle_t handle, size_t size, int device)
 {
 	hipMemAccessDesc access = {.location = {.type = hipMemLocationTypeDevice, .id = device},
@@ -95,7 +95,7 @@ static inline hipError_t sim_hip_launch(hipFunction_t function, hipStream_t stre
 	return HIP(hipModuleLaunchKernel)(function, 1, 1, 1, 64, 1, 1, 0, stream, params, NULL);
 }
 
-/* A number in a file below the state directory; -1: there is no such file. */
+/* Returns the number in a file below the state directory; -1 if the file does not exist. */
 static inline long long sim_hip_number(const char *name)
 {
 	char path[256];

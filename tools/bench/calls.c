@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What calls of the driver take in this process, so that a run with the preload library can be
- * compared with one without. Each figure is a median of batches, for what disturbs a batch makes
- * it longer.
+ * Measures driver calls in this process, to compare a run with the preload library and one without.
+ * Each figure is the median of batches, because disturbances only make a batch longer.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +36,7 @@ struct calls {
 	CUcontext context;
 	CUfunction add;
 	CUdeviceptr buffer;
-	unsigned int divisor; /* of repetitions: more than 1 where speed means nothing */
+	unsigned int divisor; /* of repetitions: above 1 where speed is irrelevant */
 };
 
 static double now_ns(void)
@@ -55,7 +54,7 @@ static int compare(const void *a, const void *b)
 	return *first < *second ? -1 : *first > *second;
 }
 
-/* @count words of the buffer; 0: the kernel does nothing. */
+/* Launches a kernel on @count words of the buffer; 0: the kernel does nothing. */
 static int launch(struct calls *calls, uint64_t count, unsigned int blocks)
 {
 	uint32_t value = 1;
@@ -80,7 +79,7 @@ static int measure_get(struct calls *calls, double *ret_ns)
 	return 0;
 }
 
-/* The cheapest of the calls that the gate may hold up. */
+/* The cheapest call that can wait at the gate. */
 static int measure_set(struct calls *calls, double *ret_ns)
 {
 	unsigned int count = 20000 / calls->divisor;
@@ -95,7 +94,7 @@ static int measure_set(struct calls *calls, double *ret_ns)
 	return 0;
 }
 
-/* Fewer than the driver queues, so that none waits for the GPU. */
+/* Fewer launches than the driver queues, so that none waits for the GPU. */
 static int measure_launch(struct calls *calls, double *ret_ns)
 {
 	unsigned int count = 400 / calls->divisor;
@@ -162,7 +161,7 @@ int bench_role_calls(int argc, char **argv)
 	    bench_driver_kernel("gpucr_add", &calls.add) < 0 ||
 	    BENCH_CU(cuMemAlloc_v2, &calls.buffer, STEP_WORDS * sizeof(uint32_t)) < 0)
 		return EXIT_FAILURE;
-	/* The first batch is not counted: clocks rise, code is loaded. */
+	/* The first batch is a warm-up: clocks rise, code is loaded. */
 	for (int i = -1; i < BATCHES; i++) {
 		if (measure_batch(&calls, batch) < 0)
 			return EXIT_FAILURE;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Starting the bench's programs, talking to them in lines, ending them. One thread. */
+/* Starts the bench's programs, exchanges lines with them, and ends them. Single-threaded. */
 #include "tools/bench/child.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ int bench_wait(int fd, int64_t until_usec)
 
 		if (bench_interrupted)
 			return -EINTR;
-		/* A signal may come just before the poll: never for long. */
+		/* A signal may arrive just before the poll: limit the wait. */
 		if (left_usec > POLL_USEC)
 			left_usec = POLL_USEC;
 		if (poll(&poll_fd, 1, left_usec > 0 ? (int)((left_usec + 999) / 1000) : 0) > 0)
@@ -77,7 +77,10 @@ become(char *const *arguments, const char *const *environment, int input, int ou
 	static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGALRM};
 	sigset_t none;
 
-	/* A group of its own: ^C is for us, and a command's own children end with it. */
+	/*
+	 * A separate process group: ^C reaches only the bench, and a command's children can be
+	 * killed with it.
+	 */
 	setpgid(0, 0);
 	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(signals); i++)
@@ -131,7 +134,7 @@ int bench_child_start(const struct bench_paths *paths, const char *name, char *c
 	output = ends[0];
 	output_end = ends[1];
 
-	/* A signal that comes before the child is itself must not end in our handler there. */
+	/* Block signals: before exec, the bench's handler must not run in the child. */
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, &before);
 	pid = fork();
@@ -174,7 +177,7 @@ void bench_child_last_words(const struct bench_paths *paths, const struct bench_
 	}
 }
 
-/* A line that is in the buffer, if there is one. The end of a line that is too long is dropped. */
+/* Takes a line from the buffer, if complete. The rest of an overlong line is dropped. */
 static bool take_line(struct bench_child *child, char *ret_line)
 {
 	char *end = memchr(child->buffer, '\n', child->held);
@@ -296,7 +299,7 @@ void bench_child_end(struct bench_child *child)
 {
 	if (!child->pid)
 		return;
-	/* What does not end even so hangs in the kernel, and is left to it. */
+	/* A process that survives SIGKILL hangs in the kernel and is abandoned. */
 	if (!bench_child_signal(child, SIGKILL, END_USEC))
 		waitpid(child->pid, NULL, 0);
 	close(child->input);

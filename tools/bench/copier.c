@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The role that copies files as cp does, between a mount of gpucrfs and a bare tmpfs. Files in
- * the tmpfs have no names, so that nothing of them is left whenever this ends. It never loads the
- * driver. One thread.
+ * The role that copies files as cp does, between a mount of gpucrfs and a bare tmpfs. The files in
+ * the tmpfs have no names, so that nothing is left when this process ends at any point. This role
+ * never loads the driver. Single-threaded.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -32,7 +32,7 @@ struct file {
 };
 
 struct copier {
-	const char *place; /* a directory of the tmpfs */
+	const char *place; /* directory of the tmpfs */
 	struct file files[FILES_MAX];
 	size_t count;
 	char *block, *other_block;
@@ -40,7 +40,10 @@ struct copier {
 
 /* ---- the tmpfs ---- */
 
-/* Over @directory, where nobody else sees it and it ends with this process. */
+/*
+ * Mounts a tmpfs over @directory in the private mount namespace, so that the tmpfs is invisible to
+ * others and ends with this process.
+ */
 static bool mount_tmpfs(const char *directory, uint64_t bytes, const char *huge)
 {
 	_cleanup_free_ char *options = NULL;
@@ -56,9 +59,9 @@ static int find_place(struct copier *copier, const char *directory, uint64_t byt
 	struct statvfs system;
 
 	copier->place = SHM;
-	/* Slave: what is unmounted elsewhere must not live on here. */
+	/* Slave: a mount that is unmounted elsewhere must not persist here. */
 	if (!unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL)) {
-		/* As the store is mounted, where the kernel has huge pages. */
+		/* Same options as the store's mount, if the kernel has huge pages. */
 		if (mount_tmpfs(directory, wanted, ",huge=always")) {
 			copier->place = directory;
 			words = "tmpfs with huge=always";
@@ -92,7 +95,7 @@ static void close_files(struct copier *copier)
 
 /* ---- copying ---- */
 
-/* From where they stand up to the end of @from. The same for every copy that is compared. */
+/* Copies from the current offsets to the end of @from; used by all copies that are compared. */
 static int copy_file(struct copier *copier, int from, int to, uint64_t *bytes)
 {
 	for (;;) {
@@ -135,7 +138,7 @@ static int copy_one_out(struct copier *copier, int directory, const char *name, 
 	return copy_file(copier, from, file->fd, bytes);
 }
 
-/* All files of a directory become ours. */
+/* Copies all files of directory @path into the tmpfs. */
 static int copy_out(struct copier *copier, const char *path, uint64_t *bytes)
 {
 	_cleanup_closedir_ DIR *directory = opendir(path);
@@ -150,7 +153,7 @@ static int copy_out(struct copier *copier, const char *path, uint64_t *bytes)
 	return result;
 }
 
-/* Ours to others that are forgotten at once. @path is not used. */
+/* Copies the files in the tmpfs within the tmpfs and discards the copies. @path is unused. */
 static int copy_bare(struct copier *copier, const char *path, uint64_t *bytes)
 {
 	_cleanup_free_ int *copies = malloc(sizeof(int) * FILES_MAX);
@@ -158,7 +161,7 @@ static int copy_bare(struct copier *copier, const char *path, uint64_t *bytes)
 	int result = copies ? 0 : bench_role_fail("out of memory");
 
 	(void)path;
-	/* They are all there until the last is written, as in the other copies. */
+	/* All copies exist until the last is written, as in the other directions. */
 	while (!result && count < copier->count) {
 		copies[count] = make_file(copier);
 		if (copies[count] < 0) {
@@ -175,7 +178,7 @@ static int copy_bare(struct copier *copier, const char *path, uint64_t *bytes)
 	return result;
 }
 
-/* Ours into a directory. */
+/* Copies the files in the tmpfs into directory @path. */
 static int copy_in(struct copier *copier, const char *path, uint64_t *bytes)
 {
 	_cleanup_close_ int directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -219,7 +222,7 @@ static int compare_file(struct copier *copier, const struct file *file, int othe
 	}
 }
 
-/* Are the files in the directory what ours are? */
+/* Compares the files in directory @path with those in the tmpfs. */
 static int compare(struct copier *copier, const char *path)
 {
 	_cleanup_close_ int directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -240,7 +243,7 @@ static int compare(struct copier *copier, const char *path)
 	return 0;
 }
 
-/* ---- questions ---- */
+/* ---- requests ---- */
 
 static void answer_copy(struct copier *copier, const char *path,
 			int (*copy)(struct copier *copier, const char *path, uint64_t *bytes))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How fast the files of a frozen process are copied out of the mount, and into an incoming
- * snapshot: one program is frozen for all runs. Another process copies, copier.c, for a
- * daemon that hangs would hang it.
+ * Measures copying the files of a frozen process out of the mount, and into an incoming snapshot;
+ * one program is frozen for all runs. A separate process copies (copier.c), because a hanging
+ * daemon would block the caller.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -20,12 +20,12 @@
 #define MIB (UINT64_C(1) << 20)
 
 #define BYTES_MAX      (4096 * MIB)
-#define UNIT_BYTES     (2 * MIB)    /* of a size */
-#define SLACK_BYTES    (1024 * MIB) /* of the store, as for the rows */
+#define UNIT_BYTES     (2 * MIB)    /* sizes are multiples of this */
+#define SLACK_BYTES    (1024 * MIB) /* additional room in the store, as for the rows */
 #define ANSWER_USEC    (120 * GCR_USEC_PER_SEC)
-#define BYTES_PER_USEC 50 /* the slowest that a copy may be on top of that */
+#define BYTES_PER_USEC 50 /* minimum speed of a copy, for its time limit */
 #define WHAT	       "copies"
-#define INCOMING       "copied" /* its name in the mount */
+#define INCOMING       "copied" /* name in the mount */
 
 const struct bench_way_words bench_ways[BENCH_WAYS] = {
 	[BENCH_COPY_OUT] = {"copy-out", "copy out"},
@@ -45,7 +45,10 @@ static int64_t time_limit(const struct copying *copying)
 	return ANSWER_USEC + (int64_t)(copying->bench->copies.bytes / BYTES_PER_USEC);
 }
 
-/* What memory there is for three times: in the mount, in the tmpfs, and another one in either. */
+/*
+ * Returns a size for which memory suffices three times (four with the simulator): in the mount, in
+ * the tmpfs, and another copy in either.
+ */
 static uint64_t choose_bytes(const struct bench *bench)
 {
 	uint64_t times = bench->options.simulator ? 4 : 3;
@@ -76,7 +79,7 @@ static int ask(struct copying *copying, const char *verb, const char *path, char
 	return result;
 }
 
-/* A copy, in bytes a second. */
+/* Runs a copy and returns its rate in bytes per second. */
 static int measure(struct copying *copying, const char *verb, const char *path, double *ret_rate,
 		   struct gcr_error *error)
 {
@@ -97,7 +100,7 @@ static int measure(struct copying *copying, const char *verb, const char *path, 
 	return 0;
 }
 
-/* The copy in needs what the copy out has brought, wanted or not. */
+/* The copy in uses the files from the copy out, which is therefore always run. */
 static int copy(struct copying *copying, double rate[BENCH_WAYS], double bare_rate[BENCH_WAYS],
 		struct gcr_error *error)
 {
@@ -139,7 +142,7 @@ static int run(struct copying *copying, unsigned int number, struct gcr_error *e
 	return result;
 }
 
-/* ---- what a run needs ---- */
+/* ---- preparations ---- */
 
 static int start_copier(struct copying *copying, struct gcr_error *error)
 {
@@ -179,7 +182,7 @@ static int name_paths(struct copying *copying, struct gcr_error *error)
 	return 0;
 }
 
-/* The daemon, a program that is about to be frozen, and who copies. */
+/* Starts the daemon, a program, and the copier. */
 static int prepare(struct copying *copying, struct gcr_error *error)
 {
 	struct bench *bench = copying->bench;
@@ -206,7 +209,7 @@ static int prepare(struct copying *copying, struct gcr_error *error)
 			!strcmp(passthrough, "yes");
 	if (!result)
 		result = name_paths(copying, error);
-	/* Last: it has to see the mount. */
+	/* Last, because the copier must see the mount. */
 	return result ? result : start_copier(copying, error);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What it takes to put one program in the place of another one: freeze and then thaw, against
- * `thaw swap=`. Two programs of one size take turns, with the helpers running, the pool filled and
- * the files registered.
+ * Measures replacing one program on the GPU by another: freeze and then thaw, compared with `thaw
+ * swap=`. Two programs of the same size alternate, with helpers running, the pool filled and the
+ * files registered.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -18,20 +18,20 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-#define SLACK_BYTES    (1024 * MIB) /* of the store, as for the rows */
+#define SLACK_BYTES    (1024 * MIB) /* additional room in the store, as for the rows */
 #define IDLE_SEC       3600
 #define VERB_USEC      (120 * GCR_USEC_PER_SEC)
-#define BYTES_PER_USEC 50 /* the slowest that a verb may be on top of that */
+#define BYTES_PER_USEC 50 /* minimum speed of a verb, for its time limit */
 #define READY_USEC     (60 * GCR_USEC_PER_SEC)
 #define LOOK_USEC      (100 * GCR_USEC_PER_MSEC)
-#define SETTLE_USEC    (2 * GCR_USEC_PER_SEC) /* until what has changed shows in `pinned` */
+#define SETTLE_USEC    (2 * GCR_USEC_PER_SEC) /* delay until a change appears in `pinned` */
 
 struct exchanging {
 	struct bench *bench;
 	struct bench_exchange *exchange;
 	struct bench_mount mount;
 	struct bench_subject subjects[2];
-	unsigned int running; /* which of them; the other one is frozen */
+	unsigned int running; /* index of the running program; the other one is frozen */
 	char *text;
 	char what[64];
 };
@@ -46,7 +46,10 @@ static int verb(struct exchanging *exchanging, unsigned int which, const char *w
 				limit_usec, ret_usec, error);
 }
 
-/* The files of both are registered with the workers; on an AMD GPU they never are. */
+/*
+ * Waits until the files of both programs are registered with the workers; on an AMD GPU they never
+ * are.
+ */
 static void wait_until_ready(struct exchanging *exchanging)
 {
 	int64_t until_usec = gcr_clock_usec() + READY_USEC;
@@ -63,7 +66,7 @@ static void wait_until_ready(struct exchanging *exchanging)
 				return;
 }
 
-/* They have changed places: the one that is back says whether all is there. */
+/* Called after a swap: the program that is back verifies its memory. */
 static int turn(struct exchanging *exchanging, struct gcr_error *error)
 {
 	int result;
@@ -107,7 +110,7 @@ static int at_once(struct exchanging *exchanging, double *ret_usec, struct gcr_e
 	return result < 0 ? result : turn(exchanging, error);
 }
 
-/* The daemon, and both programs, of which the first is frozen before the other one starts. */
+/* Starts the daemon and both programs; the first is frozen before the second starts. */
 static int prepare(struct exchanging *exchanging, struct gcr_error *error)
 {
 	uint64_t bytes = exchanging->exchange->bytes;
@@ -131,7 +134,7 @@ static int prepare(struct exchanging *exchanging, struct gcr_error *error)
 			result = verb(exchanging, i, "freeze", &usec, error);
 	}
 	exchanging->running = 1;
-	/* The first one starts the second worker. */
+	/* The first swap starts the second worker. */
 	return result ? result : at_once(exchanging, &usec, error);
 }
 

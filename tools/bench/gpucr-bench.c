@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-bench: how fast gpucrfs freezes and thaws on this machine, next to the driver's own
- * checkpoint and to what the machine can do at most. Here: what is asked for, where everything is,
- * and leaving nothing behind. The bench itself never loads the driver.
+ * gpucr-bench: measures how fast gpucrfs freezes and thaws on this machine, compared with the
+ * driver's own checkpoint and with the machine's limits. This file has the options, the paths, and
+ * the cleanup. The bench itself never loads the driver.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -70,7 +70,7 @@ static void usage(void)
 	     "wrong, or if a freeze or thaw failed.");
 }
 
-/* "64M", "16G": powers of 1024. */
+/* Parses sizes like "64M" or "16G": powers of 1024. */
 static int parse_bytes(const char *text, size_t length, uint64_t *ret_bytes)
 {
 	static const char suffixes[] = "KMG";
@@ -117,7 +117,7 @@ static int parse_sizes(const char *text, struct bench_options *options)
 		size_t length = strcspn(text, ",");
 		uint64_t *size = &options->sizes[options->sizes_count];
 
-		/* What is handed over is handed over in units of this. */
+		/* The daemon hands over memory in units of 2 MiB. */
 		if (options->sizes_count == BENCH_SIZES_MAX ||
 		    parse_bytes(text, length, size) < 0 || !*size || *size % (UINT64_C(2) << 20))
 			return -EINVAL;
@@ -128,13 +128,13 @@ static int parse_sizes(const char *text, struct bench_options *options)
 	}
 }
 
-/* By its own name, or by the part before a hyphen. */
+/* Returns true if @text is the name, or its part before a hyphen. */
 static bool is_meant(const char *name, const char *text, size_t length)
 {
 	return length && !strncmp(name, text, length) && (!name[length] || name[length] == '-');
 }
 
-/* "hip" is another word for "vmm": AMD's engine of the same kind. */
+/* "hip" is a synonym for "vmm": AMD's engine of the same kind. */
 static bool is_kind(const struct bench_kind *kind, const char *text, size_t length)
 {
 	char copy[32];
@@ -145,7 +145,7 @@ static bool is_kind(const struct bench_kind *kind, const char *text, size_t leng
 	return is_meant(kind->name, copy, length);
 }
 
-/* "vmm" is vmm-cold and vmm-warm, and vmm itself on a mount that is there. */
+/* "vmm" selects vmm-cold and vmm-warm, and on an existing mount vmm. */
 static int parse_rows(const char *text, struct bench_options *options)
 {
 	memset(options->kinds, 0, sizeof(options->kinds));
@@ -179,7 +179,7 @@ static int parse_rows(const char *text, struct bench_options *options)
 	}
 }
 
-/* Our own daemons are cold or warm, one that is there is what it is. */
+/* Rows are cold or warm with the bench's own daemons; an existing mount is used as it is. */
 static int choose_rows(struct bench_options *options)
 {
 	unsigned int count = 0;
@@ -299,7 +299,7 @@ static int parse_arguments(int argc, char **argv, struct bench_options *options)
 	}
 	if (optind < argc)
 		return complain("not an option", argv[optind]);
-	/* What there is. */
+	/* Use the GPU that exists. */
 	if (!options->simulator && access("/dev/nvidiactl", F_OK) && !access("/dev/kfd", F_OK))
 		options->hip = true;
 	if (!options->slow_runs)
@@ -307,7 +307,7 @@ static int parse_arguments(int argc, char **argv, struct bench_options *options)
 	return choose_rows(options);
 }
 
-/* ---- where everything is ---- */
+/* ---- paths ---- */
 
 static char *join(const char *directory, const char *name)
 {
@@ -316,7 +316,7 @@ static char *join(const char *directory, const char *name)
 	return asprintf(&path, "%s/%s", directory, name) < 0 ? NULL : path;
 }
 
-/* In the build tree programs are not where they will be installed. */
+/* Finds the programs: in the build tree they are not where they will be installed. */
 static int find_paths(const struct bench_options *options, struct bench_paths *paths)
 {
 	const char *temporary = getenv("TMPDIR");
@@ -353,7 +353,7 @@ static int find_paths(const struct bench_options *options, struct bench_paths *p
 	}
 	if (!options->simulator)
 		return 0;
-	/* On a mount that is there, its simulator is the one to use. */
+	/* On an existing mount, use the mount's simulator. */
 	if (options->mount)
 		paths->simulator_state =
 			strdup(getenv("GPUCR_SIM_DIR") ? getenv("GPUCR_SIM_DIR") : "");
@@ -410,7 +410,10 @@ static void catch_signals(void)
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(signals); i++)
 		sigaction(signals[i], &action, NULL);
 	signal(SIGPIPE, SIG_IGN);
-	/* Who starts the bench under gpucr-run does not want to compare that with itself. */
+	/*
+	 * If the bench was started under gpucr-run, the library must not be in rows without
+	 * preload.
+	 */
 	if (preload && strstr(preload, "libgpucr-preload"))
 		unsetenv("LD_PRELOAD");
 }
@@ -421,7 +424,7 @@ static int print_json(const struct bench *bench, const struct bench_packing *pac
 		       : bench_print_json(bench, stream);
 }
 
-/* @packing: what was measured instead of all else, or NULL. */
+/* @packing: the results if only packing was measured, or NULL. */
 static int print_results(const struct bench *bench, const struct bench_packing *packing)
 {
 	_cleanup_fclose_ FILE *file = NULL;
@@ -456,7 +459,7 @@ static int measure_packing(struct bench *bench)
 	return result;
 }
 
-/* All but packing, which needs neither a directory nor a GPU. */
+/* All measurements except packing, which needs neither a directory nor a GPU. */
 static int measure(struct bench *bench)
 {
 	struct gcr_error error = {0};
@@ -466,7 +469,7 @@ static int measure(struct bench *bench)
 		fprintf(stderr, "gpucr-bench: no directory to work in: %s\n", strerror(-result));
 	if (!result) {
 		result = bench_measure(bench, &error);
-		/* What there is, is worth showing. */
+		/* Show partial results too. */
 		if (bench->rows_count || !result)
 			print_results(bench, NULL);
 		if (result < 0)

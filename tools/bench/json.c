@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The same as JSON, with every single value: for whoever keeps or compares results. */
+/* The results as JSON, with every single value: for storing and comparing results. */
 #include <errno.h>
 #include <jansson.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "tools/bench/bench.h"
 #include "tools/bench/pack.h"
 
-/* {"median", "min", "max", "values"}; null if there are none. */
+/* {"median", "min", "max", "values"}; null if there are no values. */
 static json_t *series_json(const struct bench_series *series)
 {
 	json_t *values;
@@ -70,7 +70,7 @@ static json_t *row_json(const struct bench *bench, const struct bench_row *row)
 	char hip_name[32];
 	json_t *object;
 
-	/* The name that it has on the command line there. */
+	/* The row's name on the command line for AMD. */
 	if (bench->options.hip && !strncmp(name, "vmm", 3)) {
 		snprintf(hip_name, sizeof(hip_name), "hip%s", name + 3);
 		name = hip_name;

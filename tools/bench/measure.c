@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The order of it all: the machine, its limits, then one row after another, each with its own
- * daemon and each run with a new program, so that every freeze is the first of its process.
+ * The sequence of measurements: the machine, its limits, then one row after another. Each row has
+ * its own daemon and each run a new program, so that every freeze is the first of its process.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -24,16 +24,22 @@
 #define GIB (UINT64_C(1) << 30)
 
 /*
- * For a command, of which the size is not known before. The more memory, the slower: 1 or 2 GiB
- * went to VRAM at 54.8 GB/s on an H100, where 16 GiB, pinned by the driver too, got 51 to 53.8 in
- * any number of pieces and streams.
+ * For a command, whose size is not known in advance. Larger sizes are slower: 1 or 2 GiB went to
+ * VRAM at 54.8 GB/s on an H100, but 16 GiB, also pinned by the driver, at 51 to 53.8 GB/s with any
+ * number of pieces and streams.
  */
 #define RATE_BYTES	     (8 * GIB)
 #define SIMULATED_RATE_BYTES (16 * MIB)
 
-/* VRAM beside the program's: a context for the worker, what the driver takes anew at a thaw. */
+/*
+ * VRAM in addition to the program's: a context for the worker, and memory that the driver allocates
+ * again at a thaw.
+ */
 #define VRAM_MARGIN_BYTES (1536 * MIB)
-/* Host memory beside the bytes: the control state (546 MB measured), daemon, helpers, us. */
+/*
+ * Host memory in addition to the bytes: the control state (546 MB measured), daemon, helpers and
+ * bench.
+ */
 #define HOST_MARGIN_BYTES (3 * GIB)
 
 #define SIMULATED_VRAM_MARGIN_BYTES (96 * MIB)
@@ -56,7 +62,7 @@ const struct bench_kind bench_kinds[] = {
 	{"data-warm", "vmm data, warm", "hip data, warm", BENCH_DATA, BENCH_WARM},
 	{"refreeze", "vmm, refreeze", "hip, refreeze", BENCH_VMM, BENCH_AGAIN},
 	{"refreeze-data", "vmm data, refreeze", "hip data, refreeze", BENCH_DATA, BENCH_AGAIN},
-	/* on a mount that is there */
+	/* On an existing mount. */
 	{"driver", "driver", NULL, BENCH_DRIVER, BENCH_AS_IT_IS},
 	{"vmm", "vmm", "hip", BENCH_VMM, BENCH_AS_IT_IS},
 	{"data", "vmm data", "hip data", BENCH_DATA, BENCH_AS_IT_IS},
@@ -230,7 +236,7 @@ static bool fits(struct bench *bench, uint64_t bytes)
 	return true;
 }
 
-/* 1 GiB, 16 GiB, and the largest of whole GiB that fits. */
+/* Chooses 1 GiB, 16 GiB, and the largest size in whole GiB that fits. */
 static void choose_sizes(struct bench *bench)
 {
 	const struct bench_machine *machine = &bench->machine;
@@ -266,7 +272,7 @@ static void keep_sizes_that_fit(struct bench *bench)
 
 /* ---- the limits ---- */
 
-/* How much can be copied, of the VRAM of rows of @bytes; 0: of the command. */
+/* Returns the size to copy for rows of @bytes of VRAM; 0: for the command. */
 static uint64_t rate_bytes(const struct bench *bench, uint64_t bytes)
 {
 	if (bytes)
@@ -278,7 +284,10 @@ static uint64_t rate_bytes(const struct bench *bench, uint64_t bytes)
 	return bytes;
 }
 
-/* As much memory as the rows of @bytes move, pinned by the driver at its leisure. */
+/*
+ * Measures the rate for as much memory as rows of @bytes move; the driver pins the memory outside
+ * the timed part.
+ */
 static void measure_rate(struct bench *bench, uint64_t bytes)
 {
 	struct bench_rate *rate = &bench->rates[bench->rates_count];
@@ -304,7 +313,10 @@ static void measure_rate(struct bench *bench, uint64_t bytes)
 		       bytes / MIB, rate->out / 1e9, rate->in / 1e9);
 }
 
-/* Of a command's rows (0) it is the last that was measured. NULL: not known. */
+/*
+ * Returns the rate for rows of @bytes; for the command's rows (0) the last rate measured. NULL:
+ * unknown.
+ */
 static const struct bench_rate *find_rate(const struct bench *bench, uint64_t bytes)
 {
 	for (unsigned int i = 0; i < bench->rates_count; i++)
@@ -315,7 +327,7 @@ static const struct bench_rate *find_rate(const struct bench *bench, uint64_t by
 		       : &bench->rates[bench->rates_count - 1];
 }
 
-/* What the driver takes for a process that has a context and nothing else. */
+/* Measures the driver's time for a process that has only a context. */
 static void measure_control(struct bench *bench)
 {
 	struct bench_row *row = calloc(1, sizeof(*row));
@@ -340,7 +352,7 @@ double bench_limit_usec(const struct bench *bench, const struct bench_row *row, 
 	double control = bench_series_median(of_thaw ? &bench->control_thaw_usec
 						     : &bench->control_freeze_usec);
 
-	/* On AMD it is never moved. */
+	/* On AMD the control state is never moved. */
 	bool has_control = row->kind->engine != BENCH_DATA && !bench->options.hip;
 
 	if (row->kind->start == BENCH_AGAIN && !of_thaw)
@@ -362,7 +374,7 @@ const struct bench_row *bench_peer(const struct bench *bench, const struct bench
 
 /* ---- rows ---- */
 
-/* A row's runs, each with its remarks; stops at the first that fails. */
+/* Measures all runs of a row and reports remarks; stops at the first failure. */
 static void measure_row(struct bench *bench, uint64_t bytes, const struct bench_kind *kind)
 {
 	struct bench_row *row = &bench->rows[bench->rows_count];
@@ -404,7 +416,7 @@ static void measure_rows(struct bench *bench, uint64_t bytes)
 			measure_row(bench, bytes, &bench_kinds[i]);
 }
 
-/* With and without in turn: what changes with time changes both. */
+/* With and without the library alternately, so that drift affects both. */
 static void compare_calls(struct bench *bench, const struct bench_mount *mount)
 {
 	char gpu[16], line[BENCH_LINE_MAX];
@@ -439,7 +451,7 @@ static void compare_calls(struct bench *bench, const struct bench_mount *mount)
 	}
 }
 
-/* As in use: a daemon is there, and the program known to it. */
+/* As in use: a daemon is running and knows the program. */
 static void measure_calls(struct bench *bench)
 {
 	struct bench_mount mount = {0};

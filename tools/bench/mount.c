@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Daemons that the bench starts, and files of mounts. One thread. */
+/* Daemons started by the bench, and files of mounts. Single-threaded. */
 #include "tools/bench/mount.h"
 
 #include <dirent.h>
@@ -20,18 +20,18 @@
 #include "lib/clock.h"
 #include "lib/procfs.h"
 
-#define LOOKER	       "gpucr-look"    /* looks at processes, and stays while the daemon runs */
-#define RECEIVER       "gpucr-receive" /* receives descriptors, likewise */
+#define LOOKER	       "gpucr-look"    /* looks at processes; runs as long as the daemon */
+#define RECEIVER       "gpucr-receive" /* receives descriptors; runs as long as the daemon */
 #define START_USEC     (60 * GCR_USEC_PER_SEC)
-#define STOP_USEC      (100 * GCR_USEC_PER_SEC) /* it waits for a driver's call for 90 s */
+#define STOP_USEC      (100 * GCR_USEC_PER_SEC) /* the daemon waits up to 90 s for a driver call */
 #define LOOK_USEC      (20 * GCR_USEC_PER_SEC)
-/* A writer that is killed makes the daemon roll back, and then it has gone. */
+/* Time for the daemon to roll back after its writer was killed, until the writer has ended. */
 #define ROLL_BACK_USEC (30 * GCR_USEC_PER_SEC)
 
-/* What a forked child found. */
+/* The result of a forked child. */
 struct answer {
 	int32_t number; /* errno */
-	uint32_t bytes; /* of text that follow */
+	uint32_t bytes; /* length of the text that follows */
 	int64_t usec;
 };
 
@@ -84,7 +84,7 @@ static void __attribute__((noreturn)) write_file(const char *path, const char *v
 	answer_with(answer_fd, &answer, NULL);
 }
 
-/* Read the answer and its text until @until_usec. */
+/* Reads the answer and its text; until @until_usec at most. */
 static int take_answer(int fd, int64_t until_usec, struct answer *ret_answer, char *ret_text)
 {
 	size_t got = 0, wanted = sizeof(*ret_answer);
@@ -111,7 +111,7 @@ static int take_answer(int fd, int64_t until_usec, struct answer *ret_answer, ch
 	return 0;
 }
 
-/* Has it ended by then? */
+/* Waits for the end of the process; returns false on timeout. */
 static bool reap(pid_t pid, int64_t timeout_usec)
 {
 	int64_t until_usec = gcr_clock_usec() + timeout_usec;
@@ -124,7 +124,7 @@ static bool reap(pid_t pid, int64_t timeout_usec)
 	return true;
 }
 
-/* Read (@verb NULL) or write the file in a child. */
+/* Reads (@verb NULL) or writes the file in a forked child. */
 static int guarded(const struct bench_mount *mount, const char *path, const char *verb,
 		   int64_t timeout_usec, struct answer *ret_answer, char *ret_text)
 {
@@ -140,7 +140,7 @@ static int guarded(const struct bench_mount *mount, const char *path, const char
 	if (!pid) {
 		static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
 
-		/* The terminal's ^C is for the parent, which then ends this one. */
+		/* The terminal's ^C is for the parent only, which then kills this child. */
 		for (size_t i = 0; i < GCR_ARRAY_SIZE(signals); i++)
 			signal(signals[i], SIG_DFL);
 		setpgid(0, 0);
@@ -254,7 +254,7 @@ static void unmount(const char *directory)
 
 	if (!is_mounted(directory) || !umount2(directory, MNT_DETACH | UMOUNT_NOFOLLOW))
 		return;
-	/* An ordinary user needs the helper of libfuse. */
+	/* An unprivileged user needs libfuse's helper. */
 	pid = fork();
 	if (!pid) {
 		execlp("fusermount3", "fusermount3", "-u", "-q", "-z", directory, (char *)NULL);
@@ -404,8 +404,9 @@ size_t bench_mount_helpers(const struct bench_mount *mount, const char *name,
 }
 
 /*
- * Pss counts what is shared (libraries) by shares. What is mapped of the store is counted there. 0
- * if it cannot be read.
+ * Returns the proportional share (Pss), which divides shared memory (libraries) among its users.
+ * Mapped memory of the store (shmem) is left out, because it is counted with the store. 0 if the
+ * file cannot be read.
  */
 static uint64_t process_bytes(pid_t pid)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Packing and unpacking in memory, by one thread and by all: a thread takes a piece of 2 MiB at a
- * time, as those of daemon and worker do. What was packed is unpacked and compared once before
- * anything is timed, which also touches all memory.
+ * Packing and unpacking in memory, with one thread and with all: a thread takes pieces of 2 MiB, as
+ * the threads of daemon and worker do. Packed data is unpacked and compared once before any timing,
+ * which also touches all memory.
  */
 #include "tools/bench/pack.h"
 
@@ -25,15 +25,15 @@
 
 #define MIB	    (UINT64_C(1) << 20)
 #define BYTES	    (256 * MIB)
-#define FILE_BYTES  (1024 * MIB) /* of a file: the first of them */
+#define FILE_BYTES  (1024 * MIB) /* of a file: at most its first FILE_BYTES */
 #define THREADS_MAX 256
 
 struct chunk {
-	uint32_t packed_bytes; /* 0: it is zeros */
+	uint32_t packed_bytes; /* 0: a chunk of zeros */
 	enum gcr_pack_form form;
 };
 
-/* The bytes, and room for as many that are packed: each chunk at its own place. */
+/* The bytes, and a buffer of the same size for packed chunks, each at its original offset. */
 struct load {
 	const uint8_t *bytes;
 	uint8_t *packed;
@@ -47,7 +47,7 @@ enum act { PACK, UNPACK, COMPARE };
 struct round {
 	const struct load *load;
 	enum act act;
-	_Atomic uint64_t next; /* the piece that nobody has taken */
+	_Atomic uint64_t next; /* the next piece to take */
 	_Atomic int result;
 };
 
@@ -122,7 +122,7 @@ static void *run(void *data)
 	return NULL;
 }
 
-/* All of it once, by so many threads; *ret_rate in bytes a second. */
+/* Processes all pieces once with @threads_count threads; *ret_rate in bytes per second. */
 static int do_round(const struct load *load, enum act act, unsigned int threads_count,
 		    double *ret_rate)
 {
@@ -159,7 +159,7 @@ static void sum_up(const struct load *load, struct bench_packed *row)
 	}
 }
 
-/* 0: all went well, or something is wrong with what came back. */
+/* Returns 0 after success or a mismatch, which is reported as a failure of the bench. */
 static int measure_load(struct bench *bench, unsigned int threads, const struct load *load,
 			struct bench_packed *row)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How fast chunks are packed and unpacked, by the code of daemon and worker (lib/pack.h), and how
- * small they become. Needs no GPU and no daemon.
+ * Measures the speed of packing and unpacking chunks with the code of daemon and worker
+ * (lib/pack.h), and the sizes after packing. Needs no GPU and no daemon.
  */
 #ifndef GCR_TOOLS_BENCH_PACK_H
 #define GCR_TOOLS_BENCH_PACK_H
@@ -13,7 +13,7 @@
 
 enum bench_threads {
 	BENCH_ONE_THREAD,
-	BENCH_ALL_THREADS, /* as many as this process may use processors */
+	BENCH_ALL_THREADS, /* one per processor available to this process */
 	BENCH_THREADS,
 };
 
@@ -21,9 +21,9 @@ struct bench_packed {
 	const char *name;  /* for JSON */
 	const char *words; /* for the table */
 	uint64_t bytes;
-	uint64_t packed_bytes; /* that they become: chunks of zeros become none */
+	uint64_t packed_bytes; /* size after packing: chunks of zeros take none */
 	uint64_t zero_bytes;   /* in chunks of zeros */
-	/* of what is not packed, bytes a second */
+	/* Unpacked bytes per second. */
 	struct bench_series pack_rate[BENCH_THREADS], unpack_rate[BENCH_THREADS];
 };
 
@@ -35,11 +35,11 @@ struct bench_packing {
 	unsigned int rows_count;
 };
 
-/* ---- pack_data.c: made-up bytes like those of models ---- */
+/* ---- pack_data.c: synthetic bytes like those of models ---- */
 
 struct bench_content {
 	const char *name, *words;
-	void (*fill)(uint8_t *bytes, uint64_t size); /* the same ones each time */
+	void (*fill)(uint8_t *bytes, uint64_t size); /* deterministic */
 };
 
 #define BENCH_CONTENTS 4
@@ -47,7 +47,10 @@ extern const struct bench_content bench_contents[BENCH_CONTENTS];
 
 /* ---- */
 
-/* 0, or -errno, with words; what has come back wrong is a failure of the bench. */
+/*
+ * Returns 0, or -errno with a message. Data that is wrong after unpacking is a failure of the
+ * bench.
+ */
 int bench_measure_packing(struct bench *bench, struct bench_packing *packing,
 			  struct gcr_error *error);
 

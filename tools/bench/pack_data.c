@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Bytes to pack where there is no model: distributed as those of trained ones are, as far as that
- * matters to packing, which lives on exponents that differ little. Each layer, and each channel of
- * a cache, has a scale of its own.
+ * Synthetic bytes to pack, used instead of a model: distributed like those of trained models as far
+ * as relevant for packing, which exploits exponents that differ little. Each layer, and each
+ * channel of a cache, has its own scale.
  */
 #include <math.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "tools/bench/pack.h"
 
 #define LAYER_BYTES    (UINT64_C(8) << 20)
-#define SEQUENCE_BYTES (UINT64_C(4) << 20) /* of a cache: the room of one request */
+#define SEQUENCE_BYTES (UINT64_C(4) << 20) /* of a cache: the memory of one request */
 #define CHANNELS       1024
 
 static uint64_t next_random(uint64_t *state)
@@ -21,7 +21,7 @@ static uint64_t next_random(uint64_t *state)
 	return *state;
 }
 
-/* Of deviation 1: the sum of twelve uniform ones is nearly normal. */
+/* Standard deviation 1: the sum of twelve uniform numbers is nearly normal. */
 static float next_normal(uint64_t *state)
 {
 	uint32_t sum = 0;
@@ -35,7 +35,7 @@ static float next_normal(uint64_t *state)
 	return (float)sum / 65536 - 6;
 }
 
-/* Some times smaller or larger than @usual. */
+/* Returns a scale a few times smaller or larger than @usual. */
 static float next_scale(uint64_t *state, float usual)
 {
 	return usual * exp2f(next_normal(state));
@@ -78,7 +78,9 @@ static void fill_first_moments(uint8_t *bytes, uint64_t size)
 	}
 }
 
-/* A mean of squares: of how many is what the decay of an optimizer says; of few they differ more.
+/*
+ * Second moments are means of squares: the decay of an optimizer determines of how many; with few
+ * squares they differ more.
  */
 static void fill_second_moments(uint8_t *bytes, uint64_t size)
 {
@@ -99,7 +101,7 @@ static void fill_second_moments(uint8_t *bytes, uint64_t size)
 	}
 }
 
-/* Each request's room is filled to some point, half of it on average; the rest was never used. */
+/* The memory of a request is used to a random point, half on average; the rest is zeros. */
 static void fill_cache(uint8_t *bytes, uint64_t size)
 {
 	float scales[CHANNELS];

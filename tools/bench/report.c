@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The text: tables that are aligned for a terminal and can be pasted into a Markdown file. Every
+ * The text report: tables aligned for a terminal, which can be pasted into a Markdown file. Every
  * figure is the median of a row's runs.
  */
 #include <inttypes.h>
@@ -105,7 +105,7 @@ void bench_format_row(const struct bench *bench, const struct bench_row *row, ch
 
 /* ---- tables ---- */
 
-/* Begin a line with its first cells, the headings first of all; NULL ends them. */
+/* Adds a line with its first cells, ended by NULL; the first line has the headings. */
 static void add_line(struct table *table, ...)
 {
 	unsigned int column = 0;
@@ -122,7 +122,7 @@ static void add_line(struct table *table, ...)
 		table->columns = column;
 }
 
-/* The next empty cell of the last line. */
+/* Fills in the next empty cell of the last line. */
 static void __attribute__((format(printf, 2, 3)))
 add_cell(struct table *table, const char *format, ...)
 {
@@ -139,7 +139,7 @@ add_cell(struct table *table, const char *format, ...)
 	}
 }
 
-/* Numbers to the right; the first two columns are words. */
+/* Prints numbers right-aligned; the first @words columns are text. */
 static void print_table(const struct table *table, unsigned int words, FILE *stream)
 {
 	int widths[COLUMNS_MAX] = {0};
@@ -232,7 +232,7 @@ static void add_or_dash(struct table *table, const struct bench_series *series, 
 		add_cell(table, "-");
 }
 
-/* Only rows that know any: the driver's engine has no parts. */
+/* Includes only rows with parts: the driver's engine has none. */
 static void print_parts(const struct bench *bench, struct table *table, FILE *stream)
 {
 	char size[32];
@@ -347,7 +347,7 @@ static void print_exchanges(const struct bench *bench, struct table *table, FILE
 	print_table(table, 1, stream);
 }
 
-/* A tenth of a ns where it can be seen. */
+/* Prints tenths of a ns for small values. */
 static void add_ns(struct table *table, double ns)
 {
 	add_cell(table, "%.*f", ns < 1e4 && ns > -1e4 ? 1 : 0, ns);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The small roles: what machine this is, who uses its VRAM, the rate of pinned copies, and the
- * peer: cuCheckpointProcess* called from another process, as NVIDIA's cuda-checkpoint does. AMD's
- * driver has no such calls, and so no peer.
+ * The small roles: properties of the machine, use of VRAM per process, the rate of pinned copies,
+ * and the peer: cuCheckpointProcess* called from another process, as NVIDIA's cuda-checkpoint does.
+ * AMD's driver has no such calls, hence no peer.
  */
 #include "tools/bench/role.h"
 
@@ -112,7 +112,7 @@ int bench_driver_kernel(const char *name, CUfunction *ret_function)
 	return BENCH_CU(cuModuleGetFunction, ret_function, module, name);
 }
 
-/* The kernel's driver and HIP, "6.8.5,HIP-6.2": a word. */
+/* The versions of the kernel's driver and of HIP as one word: "6.8.5,HIP-6.2". */
 static void describe_hip(int version, char ret_words[GCR_NAME_BYTES])
 {
 	char kernel[GCR_NAME_BYTES];
@@ -123,7 +123,7 @@ static void describe_hip(int version, char ret_words[GCR_NAME_BYTES])
 		 version % 1000 / 10);
 }
 
-/* machine GPU: names and sizes, and what is free beside one context. */
+/* machine GPU: answers with names, sizes, and the VRAM that is free in addition to one context. */
 static int role_machine(int argc, char **argv)
 {
 	int gpu = argc > 0 ? atoi(argv[0]) : 0;
@@ -158,7 +158,7 @@ static int role_machine(int argc, char **argv)
 	return EXIT_SUCCESS;
 }
 
-/* What is in use on all GPUs, by NVML or by the kernel's AMD driver. */
+/* Returns the use of all GPUs, from NVML or from the kernel's AMD driver. */
 static int list_gpus(struct gcr_gpus_reply *reply)
 {
 	if (!is_hip)
@@ -167,7 +167,7 @@ static int list_gpus(struct gcr_gpus_reply *reply)
 	return gcr_kfd_list(reply, NULL);
 }
 
-/* figures UUID: asked with any line, it tells what is in use on that GPU, and by whom. */
+/* figures UUID: answers each line with the use of that GPU in total and per process. */
 static int role_figures(int argc, char **argv)
 {
 	struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
@@ -221,7 +221,10 @@ static int compare(const void *a, const void *b)
 	return *first < *second ? -1 : *first > *second;
 }
 
-/* rate GPU BYTES: copies between VRAM and pinned memory, bytes a second; medians. */
+/*
+ * rate GPU BYTES: measures copies between VRAM and pinned memory; answers with medians in bytes per
+ * second.
+ */
 static int role_rate(int argc, char **argv)
 {
 	double out[RATE_COPIES], in[RATE_COPIES];
@@ -237,7 +240,7 @@ static int role_rate(int argc, char **argv)
 	    BENCH_CU(cuMemAlloc_v2, &pointer, bytes) < 0 ||
 	    BENCH_CU(cuMemHostAlloc, &host, bytes, 0) < 0)
 		return EXIT_FAILURE;
-	/* The first copy of all is not counted. */
+	/* The first copy is a warm-up. */
 	for (int i = -1; i < RATE_COPIES; i++) {
 		int64_t start_usec, out_usec, in_usec;
 
@@ -289,7 +292,7 @@ static void thaw(int pid)
 	printf("ok usec %" PRId64 "\n", gcr_clock_usec() - started_usec);
 }
 
-/* peer: `freeze PID`, `thaw PID`. No context of its own. */
+/* peer: requests `freeze PID`, `thaw PID`. The role has no context. */
 static int role_peer(int argc, char **argv)
 {
 	char line[64], verb[16];

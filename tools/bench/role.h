@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The bench's other roles: itself, started anew as `gpucr-bench --role NAME [ARGUMENT]...` by the
- * bench, `--hip-role` for an AMD GPU. Only they load the driver, so that the bench itself is no GPU
- * process. Each answers on
- * stdout with `ok[ KEY VALUE]...` or `error WORDS`: once if it has one thing to do, else once when
- * it is ready and then to each line on stdin, until that ends.
+ * The bench's other roles: the bench starts itself as `gpucr-bench --role NAME [ARGUMENT]...`, or
+ * `--hip-role` for an AMD GPU. Only roles load the driver, so that the bench itself is no GPU
+ * process. Each role answers on stdout with `ok[ KEY VALUE]...` or `error WORDS`: a role with a
+ * single task answers once; any other role answers once when ready, and then to each line on stdin
+ * until the end of stdin.
  */
 #ifndef GCR_TOOLS_BENCH_ROLE_H
 #define GCR_TOOLS_BENCH_ROLE_H
@@ -14,23 +14,24 @@
 
 #include "backend/cuda/cuda_api.h"
 
-/* Runs the role and returns the exit status; 2 if there is none of this name. */
+/* Runs the role. Returns the exit status; 2 if there is no role of this name. */
 int bench_role(bool is_hip, int argc, char **argv);
 
 /*
- * target GPU BYTES CHUNKS SEED BUSY [PERCENT]: memory with known contents. Asked: `verify`, which
- * then changes all of it, or `change`, which verifies and then changes so much of it.
+ * target GPU BYTES CHUNKS SEED BUSY [PERCENT]: holds memory with known contents. Requests:
+ * `verify`, which verifies and then changes all of the memory; `change`, which verifies and then
+ * changes PERCENT of it.
  */
 int bench_role_target(int argc, char **argv);
 
 /*
- * copy DIRECTORY BYTES: copies files, where DIRECTORY may become a tmpfs that only it sees. It
- * answers `ok place WORDS`. Asked, by the names of directories in a mount: `out DIR`, `bare`,
- * `in DIR`, which answer with `bytes` and `usec`, and `compare DIR`, `make DIR`, `remove DIR`.
+ * copy DIRECTORY BYTES: copies files; DIRECTORY may be replaced by a private tmpfs. The first
+ * answer is `ok place WORDS`. Requests, with the names of directories in a mount: `out DIR`, `bare`
+ * and `in DIR`, which answer with `bytes` and `usec`, and `compare DIR`, `make DIR`, `remove DIR`.
  */
 int bench_role_copy(int argc, char **argv);
 
-/* calls GPU QUICK: what calls of the driver take, in ns. */
+/* calls GPU QUICK: measures the durations of driver calls, in nanoseconds. */
 int bench_role_calls(int argc, char **argv);
 
 #define BENCH_DRIVER_CALLS(X)       \
@@ -59,7 +60,7 @@ int bench_role_calls(int argc, char **argv);
 	X(cuStreamSynchronize)      \
 	X(cuLaunchKernel)
 
-/* Drivers before 570 lack these, and HIP has nothing like them: NULL then. */
+/* NULL in drivers before 570, and in HIP, which has nothing like them. */
 #define BENCH_CHECKPOINT_CALLS(X)        \
 	X(cuCheckpointProcessLock)       \
 	X(cuCheckpointProcessCheckpoint) \
@@ -74,19 +75,19 @@ struct bench_driver {
 };
 
 /*
- * Of this process. Looked up by dlsym, as programs do: with the preload library in front, these are
- * its wrappers.
+ * The driver's functions in this process. They are looked up by dlsym, as programs do: under the
+ * preload library these are its wrappers.
  */
 extern struct bench_driver bench_driver;
 
 /* The calls below return 0, or -EIO after having answered `error WORDS`. */
 
-/* Load and initialise the role's driver; @gpu not negative: also a context on it. */
+/* Loads and initialises the driver; if @gpu is not negative, creates a context on that GPU. */
 int bench_driver_open(int gpu);
 bool bench_driver_is_hip(void);
-int bench_driver_checkpoint(void); /* does it have those calls? */
+int bench_driver_checkpoint(void); /* 0, or -EIO if a BENCH_CHECKPOINT_CALL is missing */
 
-/* The kernels of kernels.h. */
+/* Returns a kernel of kernels.h. */
 int bench_driver_kernel(const char *name, CUfunction *ret_function);
 
 int bench_role_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));

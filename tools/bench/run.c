@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Freezing and thawing, the bench's way: nothing is timed before all is as the row wants it. */
+/* Freezing and thawing for the bench: timing starts only when all conditions of the row are met. */
 #include "tools/bench/run.h"
 
 #include <errno.h>
@@ -18,11 +18,11 @@
 #define COLD_IDLE_SEC	 0
 #define WARM_IDLE_SEC	 3600
 #define WARM_UP_BYTES	 (64 * MIB)
-#define SLACK_BYTES	 (1024 * MIB) /* of the store: the program's small change, pages half used */
+#define SLACK_BYTES	 (1024 * MIB) /* room for small allocations and partly used pages */
 #define POOL_SLACK_BYTES (64 * MIB)
 
 #define VERB_USEC	(120 * GCR_USEC_PER_SEC)
-#define BYTES_PER_USEC	500 /* the slowest that a verb may be on top of that */
+#define BYTES_PER_USEC	500 /* minimum speed of a verb, for its time limit */
 #define FOUND_USEC	(10 * GCR_USEC_PER_SEC)
 #define HELPERS_USEC	(15 * GCR_USEC_PER_SEC)
 #define POOL_USEC	(120 * GCR_USEC_PER_SEC)
@@ -45,9 +45,12 @@ static int64_t verb_limit(uint64_t bytes)
 	return VERB_USEC + (int64_t)(bytes / BYTES_PER_USEC);
 }
 
-/* ---- waiting for what a row wants ---- */
+/* ---- waiting for a row's conditions ---- */
 
-/* Bytes of host memory that its store has: its own file system where it has one. */
+/*
+ * Returns the host memory used by the daemon's store: from statvfs if the store is a separate file
+ * system, else from the root's status.
+ */
 static bool store_bytes(const struct bench_mount *mount, char *text, double *ret_bytes)
 {
 	_cleanup_free_ char *path = NULL;
@@ -64,7 +67,10 @@ static bool store_bytes(const struct bench_mount *mount, char *text, double *ret
 	       bench_text_number(text, "store_used_bytes", ret_bytes);
 }
 
-/* Until the store has as much (or as little); false if that does not come about. */
+/*
+ * Waits until the store has @least to @most bytes; returns false on timeout, or if the size no
+ * longer changes.
+ */
 static bool wait_for_store(const struct bench_mount *mount, uint64_t least, uint64_t most,
 			   int64_t timeout_usec)
 {
@@ -98,7 +104,7 @@ static bool wait_for_no_helpers(const struct bench_mount *mount, const char *nam
 	return true;
 }
 
-/* The worker has done all that it does ahead; false if it never says so. */
+/* Waits until the worker has finished its preparations; returns false on timeout. */
 static bool wait_until_pinned(const struct bench_mount *mount, pid_t pid, char *text)
 {
 	int64_t until_usec = gcr_clock_usec() + PINNED_USEC;
@@ -138,7 +144,7 @@ int bench_run_find(const struct bench *bench, enum bench_engine wanted,
 
 /* ---- the daemon ---- */
 
-/* One freeze and thaw of a small program, so that the helpers run. */
+/* Freezes and thaws a small program once, so that the helpers run. */
 static int warm_up(struct bench *bench, const struct bench_row *row,
 		   const struct bench_mount *mount, struct gcr_error *error)
 {
@@ -169,7 +175,7 @@ int bench_run_prepare(struct bench *bench, const struct bench_row *row,
 		      struct bench_mount *ret_mount, struct gcr_error *error)
 {
 	bool warm = is_warm(row);
-	/* A command's bytes are not known: as much as there may be. */
+	/* A command's size is unknown: as much memory as available. */
 	uint64_t store = row->bytes ? 2 * row->bytes + SLACK_BYTES
 				    : bench->machine.host_room_bytes / 10 * 9;
 	uint64_t pool = row->bytes ? row->bytes + POOL_SLACK_BYTES
@@ -190,7 +196,7 @@ int bench_run_prepare(struct bench *bench, const struct bench_row *row,
 	if (needs_preload(row) && warm)
 		length += (size_t)snprintf(options + length, sizeof(options) - length,
 					   ",pool=%" PRIu64, pool);
-	/* What is kept is not in the pool too. */
+	/* Kept files are not in the pool as well. */
 	if (row->kind->start == BENCH_AGAIN)
 		snprintf(options + length, sizeof(options) - length, ",keep=%" PRIu64, pool);
 	result = bench_mount_start(&bench->paths, ++bench->mounts, options, ret_mount, error);
@@ -208,14 +214,14 @@ struct run {
 	struct bench_subject subject;
 	struct bench_child peer;
 	char *text;
-	uint64_t used_before; /* VRAM, of everybody */
+	uint64_t used_before; /* VRAM in use by all processes before the run */
 	double freeze_usec, thaw_usec;
 	char what[64];
 };
 
 static void warn(struct run *run, unsigned int number, const char *words)
 {
-	/* Said once a row, not for each run. */
+	/* Reported once per row, not for each run. */
 	if (!number && !bench_interrupted)
 		bench_note(run->bench, run->what, "%s", words);
 }
@@ -276,7 +282,7 @@ static double helpers_vram(const struct run *run, const struct bench_vram *vram)
 	return (double)bytes;
 }
 
-/* What is in use while it is frozen: now, and (cold) when the worker has gone. */
+/* Records the VRAM in use while frozen: now, and (cold) after the worker has ended. */
 static void add_vram(struct run *run, unsigned int number)
 {
 	struct bench_row *row = run->row;
@@ -319,8 +325,8 @@ static int do_verb(struct run *run, bool of_thaw, double *ret_usec, struct gcr_e
 }
 
 /*
- * What the status says of both verbs. Not between them: reading it starts a helper program, which
- * the thaw would find.
+ * Records the parts of both verbs from the status. Not called between them: reading the status
+ * starts a helper program, which the thaw would then find running.
  */
 static void add_parts(struct run *run)
 {
@@ -338,7 +344,7 @@ static void add_parts(struct run *run)
 	if (needs_preload(run->row) &&
 	    bench_text_number(run->text, "last_freeze_copied_bytes", &number))
 		bench_series_add(&run->row->copied_bytes, number);
-	/* One time on the host is worth knowing of. */
+	/* If the host made the digests at least once, "host" is kept. */
 	if (needs_preload(run->row) && strcmp(run->bench->digests, "host") != 0)
 		bench_text_value(run->text, "last_freeze_digests", run->bench->digests,
 				 sizeof(run->bench->digests));
@@ -346,8 +352,8 @@ static void add_parts(struct run *run)
 
 /*
  * The first freeze and thaw of a program that is then frozen again. Its files are registered with
- * the driver while it is frozen, and what is kept stays so. On an AMD GPU none are: the worker ends
- * with the freeze.
+ * the driver while it is frozen; kept files stay registered. On an AMD GPU no files are registered:
+ * the worker ends with the freeze.
  */
 static int freeze_before(struct run *run, unsigned int number, struct gcr_error *error)
 {
@@ -389,7 +395,7 @@ static int freeze_and_thaw(struct run *run, unsigned int number, struct gcr_erro
 		bench_series_add(&run->row->moved_bytes,
 				 (double)bench_vram_of(&vram, run->subject.pid));
 	add_host_memory(run);
-	/* Last of all, for reading the status above may have started a helper. */
+	/* Last, because reading the status above may have started a helper. */
 	if (run->row->kind->start == BENCH_COLD)
 		wait_for_no_helpers(run->mount, NULL);
 	result = do_verb(run, false, &run->freeze_usec, error);
@@ -408,7 +414,10 @@ static int freeze_and_thaw(struct run *run, unsigned int number, struct gcr_erro
 	return result;
 }
 
-/* The next one is to find the GPU and the store as this one did. */
+/*
+ * Restores the conditions of this run for the next one: the store is empty, the program's VRAM is
+ * free.
+ */
 static void settle(const struct run *run)
 {
 	int64_t until_usec = gcr_clock_usec() + HELPERS_USEC;
@@ -440,7 +449,7 @@ int bench_run(struct bench *bench, struct bench_row *row, const struct bench_mou
 		bench_fail(bench, run.what, "out of memory");
 		return -ENOMEM;
 	}
-	/* What an earlier run's helpers have is not what was there before. */
+	/* Memory of an earlier run's helpers must not count as in use before. */
 	if (run.mount && row->kind->start == BENCH_COLD)
 		wait_for_no_helpers(run.mount, NULL);
 	if (!bench_vram_read(bench, &vram))
@@ -464,7 +473,7 @@ int bench_run(struct bench *bench, struct bench_row *row, const struct bench_mou
 	} else if (!was_ready && (result == -ENOMEM || result == -EOPNOTSUPP)) {
 		bench_note(bench, run.what, "left out: %s", error.words);
 	} else if (row->is_command && !run.mount && result == -EIO) {
-		/* It is what the driver alone does not do. */
+		/* The driver alone does not support the command. */
 		bench_note(bench, run.what, "%s", error.words);
 	} else if (result != -EINTR) {
 		bench_fail(bench, run.what, "run %u: %s", number + 1, error.words);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* One freeze and one thaw of a new program, with everything that is to be known about it. */
+/* One freeze and one thaw of a new program, with all measurements of the run. */
 #ifndef GCR_TOOLS_BENCH_RUN_H
 #define GCR_TOOLS_BENCH_RUN_H
 
@@ -7,22 +7,23 @@
 #include "tools/bench/mount.h"
 
 /*
- * Have the daemon that the row needs, with its helpers running if it is a warm one. Errors with
- * words: the row cannot be measured.
+ * Provides the daemon that the row needs, with running helpers for a warm row. Errors come with a
+ * message: the row cannot be measured.
  */
 int bench_run_prepare(struct bench *bench, const struct bench_row *row,
 		      struct bench_mount *ret_mount, struct gcr_error *error);
 
 /*
- * Wait until the daemon knows the program, and as one of that engine. @text is room for
- * BENCH_TEXT_MAX bytes. -EOPNOTSUPP: of another one. Errors with words.
+ * Waits until the daemon knows the program, with the wanted engine. @text: a buffer of
+ * BENCH_TEXT_MAX bytes. Returns -EOPNOTSUPP if the program has another engine. Errors come with a
+ * message.
  */
 int bench_run_find(const struct bench *bench, enum bench_engine wanted,
 		   const struct bench_mount *mount, pid_t pid, char *text, struct gcr_error *error);
 
 /*
- * Add one run to the row. What goes wrong is said to the bench (bench_fail, or bench_note if the
- * row cannot be had here), and returned: there is no sense in another.
+ * Adds one run to the row. A failure is reported to the bench (bench_fail, or bench_note if the row
+ * cannot be measured here) and returned: then no further run is useful.
  */
 int bench_run(struct bench *bench, struct bench_row *row, const struct bench_mount *mount,
 	      unsigned int number);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Starting what is measured, and finding out whether it is well. One thread, but for touching. */
+/* Starts the measured program and verifies its state. Single-threaded, except to touch memory. */
 #include "tools/bench/subject.h"
 
 #include <errno.h>
@@ -15,15 +15,15 @@
 #include "lib/procfs.h"
 
 #define ANSWER_USEC	 (60 * GCR_USEC_PER_SEC)
-#define COMMAND_USEC	 (600 * GCR_USEC_PER_SEC) /* until a command says that it is ready */
-#define BYTES_PER_USEC	 200			  /* what anything of ours moves at the least */
+#define COMMAND_USEC	 (600 * GCR_USEC_PER_SEC) /* limit until a command reports readiness */
+#define BYTES_PER_USEC	 200			  /* minimum speed of any role that moves bytes */
 #define TOUCH_PAGE_BYTES 4096
 #define TOUCH_THREADS	 8
 #define ARGUMENTS_MAX	 16
 
 /*
- * The environment in which the preload library is there or not, and knows the daemon. What is only
- * there if gpucr-run itself was built here is left to gpucr-run.
+ * Starts a program with the environment for or without the preload library, and with the daemon's
+ * socket. gpucr-run adds variables that are only needed in the build tree.
  */
 static int start_program(const struct bench *bench, const char *name, char *const *arguments,
 			 bool preload, const struct bench_mount *mount,
@@ -76,7 +76,7 @@ int bench_role_once(const struct bench *bench, const struct bench_mount *mount, 
 	return result;
 }
 
-/* Is it @ancestor, or below it? */
+/* Returns true if @pid is @ancestor or a descendant. */
 static bool is_below(pid_t pid, pid_t ancestor)
 {
 	struct gcr_proc_stat stat;
@@ -91,7 +91,7 @@ static bool is_below(pid_t pid, pid_t ancestor)
 	return false;
 }
 
-/* The one process of the command that uses the GPU. */
+/* Finds the only process of the command that uses the GPU. */
 static int find_process(struct bench *bench, struct bench_subject *subject, struct gcr_error *error)
 {
 	struct bench_vram vram;
@@ -143,7 +143,7 @@ static int start_target(const struct bench *bench, uint64_t bytes, bool preload,
 	snprintf(size, sizeof(size), "%" PRIu64, bytes);
 	snprintf(chunks, sizeof(chunks), "%d", BENCH_CHUNKS);
 	snprintf(percent, sizeof(percent), "%u", bench->options.changed_percent);
-	/* Never the same bytes twice: those of an earlier run would be noticed. */
+	/* A new seed each time: bytes left over from an earlier run are then detected. */
 	snprintf(seed, sizeof(seed), "%" PRIu32, (uint32_t)gcr_clock_usec());
 	result = bench_role_start(bench, mount, preload,
 				  (const char *[]){"target", gpu, size, chunks, seed,
@@ -195,7 +195,7 @@ void bench_subject_forget(const struct bench *bench, struct bench_subject *subje
 		;
 }
 
-/* It goes on, and says what it says while all is well. */
+/* Checks that the command still runs and prints its --check text. */
 static int verify_command(const struct bench *bench, struct bench_subject *subject,
 			  struct gcr_error *error)
 {
@@ -203,7 +203,7 @@ static int verify_command(const struct bench *bench, struct bench_subject *subje
 	char line[BENCH_LINE_MAX];
 	int result = 0;
 
-	/* Two lines: one may have been on its way. */
+	/* Two lines: the first may have been printed before the thaw. */
 	for (int seen = 0; bench->options.check && seen < 2;) {
 		result = bench_child_line(&bench->paths, &subject->child,
 					  until_usec - gcr_clock_usec(), line, error);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The program that the bench freezes: it fills VRAM in pieces, as a model does, and knows what is
- * in it. Sums are made on the GPU, before and after; the small pieces' are also worked out on the
- * CPU, so that it is known that the sums are what they should be.
+ * The program that the bench freezes: fills VRAM in pieces, as a model does, and knows its
+ * contents. The GPU computes checksums before and after; for the small pieces the CPU computes them
+ * too, which checks the GPU's checksums.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -19,11 +19,11 @@
 #define GRID_BLOCKS  1024
 #define GRID_THREADS 256
 
-/* Beside the large ones, as every program has them: they stay with the driver. */
+/* Small allocations beside the large ones, as in every program: they stay with the driver. */
 #define SMALL_CHUNKS 8
 #define SMALL_BYTES  65536
 
-/* What is changed is changed in units of what has a digest. */
+/* `change` works on whole blocks: the unit of a digest. */
 #define BLOCK_WORDS (UINT64_C(65536) / sizeof(uint32_t))
 
 #define PIECE_BYTES   (UINT64_C(2) << 20)
@@ -34,18 +34,18 @@ struct chunk {
 	CUdeviceptr pointer;
 	uint64_t words;
 	uint32_t seed;
-	uint32_t added;	      /* to each word since the fill */
-	uint32_t changed;     /* added to each word of the blocks that `change` changes */
-	uint64_t first_block; /* of all large pieces' blocks */
+	uint32_t added;	      /* total added to each word since the fill */
+	uint32_t changed;     /* added to each word of the blocks selected by `change` */
+	uint64_t first_block; /* index of its first block among those of all large pieces */
 	uint64_t sum;
 };
 
 struct target {
 	struct chunk *chunks;
 	size_t count;
-	unsigned int percent; /* of the blocks: what `change` changes */
-	CUdeviceptr sums;     /* one for each */
-	CUdeviceptr busy;     /* a buffer that the kernels of an unquiet program work on */
+	unsigned int percent; /* share of the blocks that `change` changes */
+	CUdeviceptr sums;     /* one checksum per piece */
+	CUdeviceptr busy;     /* buffer of the kernels of a busy program */
 	CUfunction fill, add, checksum;
 };
 
@@ -55,7 +55,7 @@ static int launch(CUfunction function, void **arguments)
 			arguments, NULL);
 }
 
-/* Every hundredth block of all large pieces, or as many as it takes. */
+/* Selects evenly @percent of the blocks of all large pieces. */
 static bool is_changed(const struct target *target, const struct chunk *chunk, uint64_t word)
 {
 	uint64_t block = chunk->first_block + word / BLOCK_WORDS;
@@ -78,7 +78,7 @@ static uint64_t expected_sum(const struct target *target, const struct chunk *ch
 	return sum;
 }
 
-/* All sums as the GPU finds them now: the caller's. */
+/* Computes all checksums on the GPU; the caller frees *ret_sums. */
 static int read_sums(struct target *target, uint64_t **ret_sums)
 {
 	_cleanup_free_ uint64_t *sums = calloc(target->count, sizeof(*sums));
@@ -101,7 +101,7 @@ static int read_sums(struct target *target, uint64_t **ret_sums)
 	return result;
 }
 
-/* Keep the sums as they are; the small pieces' have to be what the CPU finds. */
+/* Stores the current checksums; those of the small pieces are compared with the CPU's. */
 static int keep_sums(struct target *target)
 {
 	_cleanup_free_ uint64_t *sums = NULL;
@@ -118,7 +118,7 @@ static int keep_sums(struct target *target)
 	return result;
 }
 
-/* The first word of a piece that is not as it should be. */
+/* Reports the first wrong word of a piece. */
 static int explain(const struct target *target, size_t index)
 {
 	const struct chunk *chunk = &target->chunks[index];
@@ -147,7 +147,7 @@ static int explain(const struct target *target, size_t index)
 			       index);
 }
 
-/* All as it was? */
+/* Compares all checksums with the stored ones. */
 static int compare(struct target *target)
 {
 	_cleanup_free_ uint64_t *sums = NULL;
@@ -159,7 +159,7 @@ static int compare(struct target *target)
 	return result;
 }
 
-/* All as it was? Then change it, so that the next time old bytes would be wrong ones. */
+/* Compares, then changes all words, so that old bytes would be detected the next time. */
 static int verify(struct target *target)
 {
 	uint64_t first = 0;
@@ -178,7 +178,7 @@ static int verify(struct target *target)
 	return result;
 }
 
-/* All as it was? Then change some of the large pieces' blocks, one by one as programs do. */
+/* Compares, then changes some blocks of the large pieces, one by one as programs do. */
 static int change(struct target *target)
 {
 	int result = compare(target);
@@ -199,7 +199,7 @@ static int change(struct target *target)
 	return result;
 }
 
-/* Large pieces of whole 2 MiB, the last one being what is left. */
+/* Creates large pieces in units of 2 MiB; the last one has the rest. */
 static int create(struct target *target, uint64_t bytes, uint64_t pieces, uint32_t seed)
 {
 	uint64_t piece = (bytes / pieces + PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES;
@@ -236,7 +236,7 @@ static int create(struct target *target, uint64_t bytes, uint64_t pieces, uint32
 	return keep_sums(target);
 }
 
-/* Give the GPU something to do until a line comes. */
+/* Keeps the GPU busy until a line arrives on stdin. */
 static int be_busy(struct target *target)
 {
 	struct pollfd poll_fd = {.fd = STDIN_FILENO, .events = POLLIN};

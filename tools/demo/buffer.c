@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-demo: buffers, one kind of memory each. How they are made and freed, what their words have
- * to be, and what is done to them besides changing words.
+ * gpucr-demo: buffers of each kind of memory: creation, release, expected contents, and actions
+ * other than changing words.
  */
 #include "tools/demo/demo.h"
 
@@ -9,10 +9,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* A segment of own VMM memory is at most this large; it moves through the host when it is remade.
- */
+/* Maximum size of a segment of a VMM buffer; its bytes pass through the host when it is remade. */
 #define SEGMENT_BYTES_MAX (UINT64_C(20) << 20)
-#define SEGMENT_TICKS	  4 /* between segments remade */
+#define SEGMENT_TICKS	  4 /* interval at which segments are remade */
 
 const char *buffer_kind_name(const struct buffer *buffer)
 {
@@ -45,7 +44,7 @@ static uint64_t round_up(uint64_t value, uint64_t to)
 	return (value + to - 1) / to * to;
 }
 
-/* Every GPU may touch it. */
+/* Maps a segment with access for every GPU. */
 static int segment_map(const struct demo *demo, struct buffer *buffer, uint64_t index)
 {
 	CUdeviceptr at = buffer->pointer + index * buffer->segment_bytes;
@@ -76,7 +75,7 @@ static int segment_unmap(struct buffer *buffer, uint64_t index)
 	return error < 0 ? error : CU(cuMemRelease, buffer->segments[index]);
 }
 
-/* As allocators with segments that grow do it: much address space, memory as it is needed. */
+/* Like allocators with growing segments: reserves much address space and maps memory as needed. */
 static int vmm_create(const struct demo *demo, struct buffer *buffer, uint64_t bytes)
 {
 	CUmemAllocationProp prop = {
@@ -89,7 +88,7 @@ static int vmm_create(const struct demo *demo, struct buffer *buffer, uint64_t b
 
 	if (error < 0)
 		return error;
-	/* A copy never goes across two segments: HIP before 6.3 does not make such. */
+	/* A copy must not cross two segments: HIP before 6.3 does not support that. */
 	granularity = round_up(granularity, PART_WORDS * sizeof(uint32_t));
 	bytes = round_up(bytes, granularity);
 	buffer->segment_bytes = round_up((bytes + 2) / 3, granularity);
@@ -108,7 +107,7 @@ static int vmm_create(const struct demo *demo, struct buffer *buffer, uint64_t b
 	return error;
 }
 
-/* Moves the bytes out, gives the memory back, takes new memory and moves them in. */
+/* Copies the segment out, frees its memory, maps new memory and copies the bytes back. */
 static int segment_remake(const struct demo *demo, struct buffer *buffer, uint64_t index)
 {
 	CUdeviceptr at = buffer->pointer + index * buffer->segment_bytes;
@@ -132,7 +131,7 @@ static int pitch_create(struct buffer *buffer, uint64_t bytes)
 	int error = CU(cuMemAllocPitch_v2, &buffer->pointer, &pitch, width,
 		       (bytes + width - 1) / width, 4);
 
-	/* The gaps between the rows are memory like the rest. */
+	/* The gaps between the rows are used like the rest. */
 	if (!error && buffer->words * sizeof(uint32_t) > (bytes + width - 1) / width * pitch)
 		return -EINVAL;
 	return error;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the parts of gpucr-demo share: the driver's functions, the buffers, the GPUs. */
+/* Shared by the parts of gpucr-demo: the driver's functions, the buffers, the GPUs. */
 #ifndef GCR_TOOLS_DEMO_DEMO_H
 #define GCR_TOOLS_DEMO_DEMO_H
 
@@ -13,7 +13,7 @@
 #include "lib/cleanup.h"
 #include "tools/gpu/kernels.h"
 
-/* A tick changes one part of each buffer; the CPU keeps one sum and one number for each part. */
+/* A part: the piece of a buffer changed by one tick. The CPU keeps a sum and a number for each. */
 #define PART_WORDS (UINT64_C(1) << 18)
 
 #define DEMO_GPUS_MAX	 16
@@ -77,25 +77,25 @@ extern struct driver driver;
 
 enum buffer_kind {
 	BUFFER_DEVICE,	/* cuMemAlloc */
-	BUFFER_MANAGED, /* cuMemAllocManaged, with advice that is checked too */
-	BUFFER_VMM,	/* a reserved range that handles are mapped into, piece by piece */
+	BUFFER_MANAGED, /* cuMemAllocManaged; its advice is checked too */
+	BUFFER_VMM,	/* a reserved address range, into which handles are mapped */
 	BUFFER_PITCH,	/* cuMemAllocPitch */
 	BUFFER_ASYNC,	/* cuMemAllocAsync */
 };
 
 struct part {
 	uint32_t added; /* sum of all values added to each word since the fill */
-	uint64_t sum;	/* what gpucr_checksum adds up for this part */
+	uint64_t sum;	/* expected result of gpucr_checksum for this part */
 };
 
 struct buffer {
 	enum buffer_kind kind;
-	unsigned gpu; /* in demo.gpus */
+	unsigned gpu; /* index in demo.gpus */
 	CUdeviceptr pointer;
 	uint64_t words, part_count;
 	uint32_t seed;
 	struct part *parts;
-	uint64_t sum; /* of all parts */
+	uint64_t sum; /* sum of all parts */
 
 	/* BUFFER_VMM */
 	uint64_t segment_bytes, segment_count;
@@ -107,12 +107,12 @@ struct gpu {
 	CUcontext context;
 	CUmodule module;
 	CUfunction fill, add, checksum, spin;
-	CUdeviceptr scratch; /* --gpus: a part of a buffer of another one; 0: no peer access */
-	CUdeviceptr sums;    /* a 64-bit sum for each buffer: it is checked from any GPU that can */
+	CUdeviceptr scratch; /* --gpus: a copy of a part of a peer's buffer; 0: no peer access */
+	CUdeviceptr sums;    /* a 64-bit sum per buffer; any GPU may check any buffer */
 };
 
 struct demo {
-	/* as asked for */
+	/* options */
 	uint64_t bytes, buffer_count, block_count, block_bytes;
 	uint64_t managed_count, vmm_count, pitch_count, async_count;
 	uint64_t tick_msec, ticks, first_gpu, gpu_count;
@@ -122,61 +122,70 @@ struct demo {
 	struct gpu gpus[DEMO_GPUS_MAX];
 	struct buffer *buffers;
 	uint64_t count;
-	CUstream stream; /* of the first GPU: captures, stream-ordered memory */
+	CUstream stream; /* on the first GPU: for captures and stream-ordered memory */
 };
 
 /* ---- driver.c ---- */
 
+/* Prints a message on stderr. */
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Look up all functions, of CUDA or HIP: 0, -ENOENT, -ENOSYS, with words on stderr. */
+/*
+ * Loads the driver (CUDA or HIP) and looks up all functions. Returns 0, -ENOENT or -ENOSYS, with a
+ * message on stderr.
+ */
 int driver_open(bool is_hip);
+/* Prints the call and the driver's error name on stderr. Returns -EIO. */
 int driver_error(const char *call, CUresult result);
 
-/* 0, or -EIO with the call and the driver's name for what went wrong on stderr. */
+/* Returns 0, or -EIO after printing the call and the driver's error name on stderr. */
 #define CU(name, ...)                                                             \
 	({                                                                        \
 		CUresult cu_result_ = driver.name(__VA_ARGS__);                   \
 		cu_result_ == CUDA_SUCCESS ? 0 : driver_error(#name, cu_result_); \
 	})
 
-/* The kernels, for the GPU whose context is current. Errors have been said. */
+/* Loads the kernels for the GPU whose context is current. Errors are printed. */
 int module_load(CUmodule *ret_module);
-/* A kernel of any size on @stream; @arguments as cuLaunchKernel takes them. */
+/* Launches a kernel of any size on @stream; @arguments as for cuLaunchKernel. */
 int launch(CUfunction function, CUstream stream, void **arguments);
-/* Make the GPU's context this thread's; does nothing where there is one GPU only. */
+/* Makes the GPU's context current in this thread; does nothing if there is only one GPU. */
 int gpu_use(const struct demo *demo, const struct gpu *gpu);
 
 /* ---- buffer.c ---- */
 
 const char *buffer_kind_name(const struct buffer *buffer);
+/* Returns the expected value of a word, after values with the sum @added were added to it. */
 static inline uint32_t expected_word(const struct buffer *buffer, uint64_t word, uint32_t added)
 {
 	return (buffer->seed ^ (uint32_t)word * GCR_DEMO_MULTIPLIER) + added;
 }
 
 uint64_t part_words(const struct buffer *buffer, uint64_t part);
-/* What a checksum of words [first, first + count), counted from @first, comes to. */
+/* Returns the checksum of words [first, first + count), with weights counted from @first. */
 uint64_t expected_sum(const struct buffer *buffer, uint64_t first, uint64_t count, uint32_t added);
-/* Make buffer @index, @bytes large, and fill it. The rest of *buffer is set by the caller. */
+/* Allocates and fills buffer @index of @bytes. The caller sets the other fields of *buffer. */
 int buffer_create(struct demo *demo, uint64_t index, uint64_t bytes);
 int buffer_free(struct demo *demo, struct buffer *buffer);
-/* What a tick does to it besides: segments of own VMM memory come and go, advice is looked at. */
+/*
+ * The other actions of a tick: remakes segments of a VMM buffer, checks the advice of managed
+ * memory.
+ */
 int buffer_exercise(struct demo *demo, struct buffer *buffer, uint64_t tick);
-/* The CPU looks at managed memory itself, once the GPU is idle. */
+/* Checks managed memory by reading it on the CPU, once the GPU is idle. */
 int buffer_look(const struct buffer *buffer, uint64_t tick);
 
 /* ---- load.c ---- */
 
-/* Threads that give the GPU work without pause, each checking memory of its own. */
+/* Starts threads that submit work without pause, each checking its own memory. */
 int threads_start(struct demo *demo);
 int threads_stop(struct demo *demo);
-/* Add @value to a part by a graph, captured for capture_msec before. */
+/* Adds @value to a part by a graph, whose capture is held open for capture_msec. */
 int captured_add(struct demo *demo, struct buffer *buffer, uint64_t first, uint64_t words,
 		 uint32_t value);
-/* A kernel that ends when SIGUSR1 comes. */
+/* Starts a kernel that runs until SIGUSR1 arrives. */
 int spin_start(struct demo *demo);
-void spin_stop(void); /* if there is one */
-/* Children that do nothing and end with us. */
+void spin_stop(void); /* does nothing if there is none */
+/* Starts idle child processes that end with this process. */
 int children_start(const struct demo *demo);
 
 #endif

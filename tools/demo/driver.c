@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* gpucr-demo: the driver's functions, looked up at run time, and words for what went wrong. */
+/* gpucr-demo: the driver's functions, looked up at run time, and error messages. */
 #include "tools/demo/demo.h"
 
 #include <errno.h>

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-demo: a "model" that knows its weights. It fills VRAM with a pattern, changes some of it
- * with a kernel every tick and checks all of it on the GPU every tick, against sums worked out on
- * the CPU without looking at the GPU's bytes. Frozen and thawed, it ticks on or says what changed.
+ * gpucr-demo: a "model" that knows its weights. The program fills VRAM with a pattern, changes part
+ * of it with a kernel every tick, and checks all of it on the GPU every tick, against checksums
+ * computed on the CPU without reading the GPU's bytes. After a freeze and thaw the program keeps
+ * ticking or reports wrong contents.
  *
- * Here: the ticks and the command line. The CUDA driver API only (looked up at run time), or what
- * stands for it in HIP.
+ * This file has the ticks and the command line. Only the CUDA driver API is used (looked up at run
+ * time), or its counterpart in HIP.
  */
 #include "tools/demo/demo.h"
 
@@ -20,8 +21,7 @@
 
 #define SUM_THREADS_MAX 64
 
-/* The first sums are those of all words: shared out among threads that end before the first tick.
- */
+/* The first checksums cover all words: several threads compute them before the first tick. */
 struct sum_share {
 	const struct demo *demo;
 	uint64_t first, step;
@@ -105,7 +105,7 @@ static int gpu_open(struct demo *demo, uint64_t index)
 	return CU(cuMemAlloc_v2, &gpu->sums, (demo->count + 1) * sizeof(uint64_t));
 }
 
-/* Each GPU may touch the memory of the one before it, where the machine can do that. */
+/* Lets each GPU access the memory of the GPU before it, where the machine supports that. */
 static int peers_open(struct demo *demo)
 {
 	for (uint64_t i = 0; i < demo->gpu_count && demo->gpu_count > 1; i++) {
@@ -159,7 +159,7 @@ static int buffers_create(struct demo *demo)
 	return 0;
 }
 
-/* The default streams: a kernel that never ends in another stream does not matter to them. */
+/* Waits for the default streams: an endless kernel in another stream does not block them. */
 static int demo_wait(const struct demo *demo)
 {
 	int error = 0;
@@ -207,7 +207,7 @@ static int gpu_close(const struct demo *demo, const struct gpu *gpu)
 	return CU(cuDevicePrimaryCtxRelease_v2, gpu->device);
 }
 
-/* After an @error the driver is left alone: it may hang, and the kernel frees all. */
+/* After an @error the driver is not called: it may hang, and the kernel frees everything. */
 static int demo_close(struct demo *demo, int error)
 {
 	spin_stop();
@@ -246,7 +246,7 @@ static int part_add(struct demo *demo, struct buffer *buffer, uint64_t part, uin
 	return 0;
 }
 
-/* Each buffer's part for this tick grows by a value that no other tick adds. */
+/* Each tick adds its own value to one part of each buffer. */
 static int demo_change(struct demo *demo, uint64_t tick)
 {
 	uint32_t value = (uint32_t)tick * GCR_DEMO_MULTIPLIER;
@@ -279,7 +279,7 @@ static int demo_change(struct demo *demo, uint64_t tick)
 	return 0;
 }
 
-/* A sum is wrong: read the buffer back and say which words are. */
+/* Called for a wrong checksum: reads the buffer back and reports the wrong words. */
 static void explain(struct demo *demo, uint64_t index)
 {
 	const struct buffer *buffer = &demo->buffers[index];
@@ -330,7 +330,7 @@ static int sum_check(struct demo *demo, uint64_t tick, uint64_t index, uint64_t 
 	return -EBADMSG;
 }
 
-/* Every other tick it is another GPU that looks at a buffer, where that can. */
+/* Every other tick another GPU checks the buffer, if possible. */
 static uint64_t checking_gpu(const struct demo *demo, const struct buffer *buffer, uint64_t tick)
 {
 	uint64_t next = (buffer->gpu + 1) % demo->gpu_count;
@@ -363,7 +363,7 @@ static int gpu_check(struct demo *demo, uint64_t index, uint64_t tick, uint64_t 
 	return error;
 }
 
-/* The part that has changed, copied from a buffer of the GPU before, is the same here. */
+/* Copies the changed part from a buffer of the GPU before, and checks the copy here. */
 static int peer_check(struct demo *demo, uint64_t index, uint64_t tick)
 {
 	const struct gpu *gpu = &demo->gpus[index];
@@ -456,8 +456,8 @@ static int demo_run(struct demo *demo)
 }
 
 /*
- * At once, and by _exit: the main thread may be waiting in a driver call of a frozen process, and
- * the driver's own clean-up would wait there too. The kernel frees what we held.
+ * Ends at once, with _exit: the main thread may be waiting in a driver call of a frozen process,
+ * and the driver's exit handler would wait too. The kernel frees all resources.
  */
 static void stop(int signal_number)
 {
@@ -465,7 +465,7 @@ static void stop(int signal_number)
 	_exit(EXIT_SUCCESS);
 }
 
-/* "64", "64K", "1M", "2G": powers of 1024. 0 or -EINVAL. */
+/* Parses "64", "64K", "1M", "2G": powers of 1024. Returns 0 or -EINVAL. */
 static int parse_number(const char *text, uint64_t *ret_number)
 {
 	static const char suffixes[] = "KMG";
@@ -615,7 +615,7 @@ static int parse_arguments(struct demo *demo, int argc, char **argv)
 		complain("no buffers");
 		return -EINVAL;
 	}
-	/* From here on the size of one. */
+	/* From here on demo->bytes is the size of one buffer. */
 	demo->bytes /= demo->buffer_count ? demo->buffer_count : demo->count;
 	if (demo->bytes < sizeof(uint32_t) || demo->block_bytes < sizeof(uint32_t)) {
 		complain("--bytes: a buffer has at least 4 bytes");

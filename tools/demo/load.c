@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-demo: what goes on beside the ticks. Threads that submit work without pause, captures held
+ * gpucr-demo: activity beside the ticks: threads that submit work without pause, captures held
  * open, a kernel that does not end, forked children.
  */
 #include "tools/demo/demo.h"
@@ -17,7 +17,7 @@
 
 #define THREAD_WORDS	   UINT64_C(4096)
 #define THREAD_BYTES	   (UINT64_C(2) << 20)
-#define THREAD_CHECK_TURNS 16 /* turns between checks; in some of them memory comes and goes */
+#define THREAD_CHECK_TURNS 16 /* turns between checks; some turns allocate and free memory */
 #define THREAD_ALLOC_TURNS 64
 
 static struct submitter {
@@ -116,7 +116,7 @@ static void *submitter_run(void *argument)
 
 	for (uint64_t turn = 1; !error && !atomic_load(&stopping); turn++)
 		error = submitter_turn(submitter, turn);
-	/* The main thread may be in a driver call for long. */
+	/* The main thread may be in a long driver call. */
 	if (error < 0)
 		_exit(EXIT_FAILURE);
 	return NULL;
@@ -162,7 +162,7 @@ int captured_add(struct demo *demo, struct buffer *buffer, uint64_t first, uint6
 	CUgraph graph;
 	int error;
 
-	/* What other threads do meanwhile does not matter to it. */
+	/* Thread-local mode: calls of other threads do not affect the capture. */
 	if ((error = gpu_use(demo, &demo->gpus[buffer->gpu])) < 0 ||
 	    (error = CU(cuStreamBeginCapture_v2, demo->stream,
 			CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)) < 0 ||
@@ -203,7 +203,7 @@ int spin_start(struct demo *demo)
 	memset(pinned, 0, sizeof(uint64_t));
 	spin_flag = pinned;
 	sigaction(SIGUSR1, &action, NULL);
-	/* With unified addressing the GPU knows it by the same address. */
+	/* With unified addressing the GPU uses the same address. */
 	flag = (CUdeviceptr)pinned;
 	return CU(cuLaunchKernel, gpu->spin, 1, 1, 1, 1, 1, 1, 0, stream, (void *[]){&flag}, NULL);
 }
@@ -217,7 +217,7 @@ void spin_stop(void)
 static void child_run(pid_t parent)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	/* Whoever reads our output waits for its end. */
+	/* A reader of our output waits until all writers have closed it. */
 	close(STDOUT_FILENO);
 	while (getppid() == parent)
 		pause();
@@ -229,7 +229,7 @@ int children_start(const struct demo *demo)
 	pid_t parent = getpid();
 
 	for (uint64_t i = 0; i < demo->child_count; i++) {
-		/* clone(2) itself: no library's fork handler runs in this child. */
+		/* A direct clone(2): no library's fork handler runs in this child. */
 		long pid = demo->clone ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
 
 		if (!pid)

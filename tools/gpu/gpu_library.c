@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Finding the driver's library, and its functions by one vendor's names or the other's. */
+/* Loads the driver's library and looks up its functions by either vendor's names. */
 #include "tools/gpu/gpu_library.h"
 
 #include <dlfcn.h>
@@ -15,8 +15,8 @@
 #include "tools/gpu/kernels.h"
 
 /*
- * The plain name is there where programs are developed; the others are those of ROCm's releases.
- * The last is where AMD's packages put it, which the dynamic linker may not have been told.
+ * The plain name exists on development machines; the others are those of ROCm's releases. The last
+ * is the path of AMD's packages, which the dynamic linker may not search.
  */
 static const char *const names[] = {"libamdhip64.so",	"libamdhip64.so.10",
 				    "libamdhip64.so.9", "libamdhip64.so.8",
@@ -61,7 +61,7 @@ const char *gcr_gpu_library_word(const struct gcr_gpu_library *library, const ch
 	return name ? name : cuda_name;
 }
 
-/* Of the current GPU, "gfx90a:sramecc+:xnack-"; "" if it is not to be had. */
+/* Returns the current GPU's architecture, "gfx90a:sramecc+:xnack-"; "" if unavailable. */
 static void find_architecture(const struct gcr_gpu_library *library, char ret_name[256])
 {
 	__typeof__(hipGetDevice) *get_device = dlsym(library->handle, "hipGetDevice");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The driver's library, NVIDIA's or AMD's, for programs that use the GPU through one table of
- * functions with CUDA's names: HIP's stand in for them (backend/rocm/adapt.h). And the kernels of
- * kernels.h, in the form that this driver loads. Any thread; nothing is printed.
+ * Loads the driver's library, NVIDIA's or AMD's, for programs that use either through one table of
+ * functions with CUDA's names: HIP's functions stand in for them (backend/rocm/adapt.h). Also
+ * provides the kernels of kernels.h in the form that the driver loads. Callable from any thread;
+ * prints nothing.
  */
 #ifndef GCR_TOOLS_GPU_GPU_LIBRARY_H
 #define GCR_TOOLS_GPU_GPU_LIBRARY_H
@@ -14,25 +15,28 @@
 struct gcr_gpu_library {
 	bool is_hip;
 	void *handle;
-	const char *name; /* under which it was found */
+	const char *name; /* the name by which the library was found */
 };
 
-/* Load it; it stays. -ENOENT, with the dynamic linker's words. */
+/*
+ * Loads the library, which is never unloaded. Returns 0, or -ENOENT with the dynamic linker's
+ * message.
+ */
 int gcr_gpu_library_open(bool is_hip, struct gcr_gpu_library *ret_library, struct gcr_error *error);
 
 /*
- * What to call for this function of CUDA's driver, with its prototype; NULL: there is nothing.
- * Looked up by dlsym: with the preload library in front, it is its wrapper.
+ * Returns the function to call for @cuda_name, with CUDA's prototype; NULL: there is none. The
+ * function is looked up by dlsym: under the preload library the result is the library's wrapper.
  */
 void *gcr_gpu_library_find(const struct gcr_gpu_library *library, const char *cuda_name);
 
-/* What a person is told that it was: "cuMemAlloc_v2", "hipMalloc". */
+/* Returns the function's name for messages: "cuMemAlloc_v2", "hipMalloc". */
 const char *gcr_gpu_library_word(const struct gcr_gpu_library *library, const char *cuda_name);
 
 /*
- * For cuModuleLoadData: the kernels, for the GPU that is current in this thread. The caller frees
- * it. Of HIP they are compiled now, by libhiprtc: -ENOENT if there is none, -EIO with what the
- * compiler said.
+ * Returns the kernels for the current GPU of this thread, in the form that cuModuleLoadData takes.
+ * The caller frees *ret_code. For HIP the kernels are compiled by libhiprtc in this call: -ENOENT
+ * if there is no libhiprtc, -EIO with the compiler's message.
  */
 int gcr_gpu_library_kernels(const struct gcr_gpu_library *library, void **ret_code,
 			    struct gcr_error *error);

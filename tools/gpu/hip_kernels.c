@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Compiling them. The declarations of hiprtc are those of <hip/hiprtc.h> of ROCm 5.2 to 7.0, which
- * test_hiprtc.c compares with an installed one. Up to ROCm 6 libamdhip64 has these functions too.
+ * Compiles the kernels. The declarations of hiprtc are those of <hip/hiprtc.h> of ROCm 5.2 to 7.0;
+ * test_hiprtc.c compares them with an installed header. Up to ROCm 6 libamdhip64 has these
+ * functions too.
  */
 #include "tools/gpu/hip_kernels.h"
 
@@ -17,7 +18,7 @@
 #define TEXT_(x) #x
 #define TEXT(x)	 TEXT_(x)
 
-/* The same four as gcr_demo_ptx has, with the same arguments; see there what they do. */
+/* The same four kernels as in gcr_demo_ptx, with the same arguments; described there. */
 static const char source[] =
 	"typedef unsigned int word;\n"
 	"typedef unsigned long long number;\n"
@@ -70,7 +71,10 @@ struct compiler {
 #undef FIELD
 };
 
-/* The driver's own first: it is of the driver's version, whatever else is installed. */
+/*
+ * Tries the driver's own functions first: they have the driver's version, whatever else is
+ * installed.
+ */
 static void *find_library(void *hip)
 {
 	static const char *const names[] = {"libhiprtc.so",   "libhiprtc.so.10",
@@ -104,7 +108,7 @@ static int open_compiler(void *hip, struct compiler *compiler, struct gcr_error 
 	return 0;
 }
 
-/* The beginning of what the compiler said, as the reason; the number if it said nothing. */
+/* Sets an error with the beginning of the compiler's log, or with the result if there is no log. */
 static int complain(const struct compiler *compiler, hiprtcProgram program, const char *call,
 		    hiprtcResult result, struct gcr_error *error)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The kernels of gpucr-demo and of the GPU tests, as PTX text for cuModuleLoadData. Written by hand
- * for the oldest level a current driver takes, so that nothing here needs a CUDA compiler. The
- * simulator knows these entries by name and computes the same.
+ * for the oldest PTX version that current drivers accept, so that no CUDA compiler is needed. The
+ * simulator recognises these entries by name and computes the same results.
  *
- * All four are grid-stride loops over 32-bit words with 64-bit indices: any grid will do.
+ * All four are grid-stride loops over 32-bit words with 64-bit indices: any grid size works.
  */
 #ifndef GCR_TOOLS_GPU_KERNELS_H
 #define GCR_TOOLS_GPU_KERNELS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-swap: GPU programs out of the GPU and in again, by hand or as they need it. Here: the
- * command line, and the verbs by hand.
+ * gpucr-swap: moves GPU programs out of the GPU and back, by hand or on demand. This file has the
+ * command line and the commands that run verbs by hand.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -59,7 +59,7 @@ struct arguments {
 	size_t pids_count;
 };
 
-/* Which commands an option is for: bits. */
+/* @commands: bit mask of the commands that take the option. */
 static const struct option_words {
 	const char *name;
 	bool has_value;
@@ -87,7 +87,7 @@ static int fail(const char *words, const char *what)
 	return 1;
 }
 
-/* Only digits, and not more than fit. */
+/* Accepts at most 9 digits and nothing else. */
 static int parse_number(const char *text, int *ret_number)
 {
 	size_t length = strspn(text, "0123456789");
@@ -109,7 +109,7 @@ static int parse_seconds(const char *text, int64_t *ret_usec)
 	return 0;
 }
 
-/* 0, or the exit status plus one. */
+/* Returns 0, or the exit status plus one. */
 static int take_option(struct arguments *arguments, const char *name, const char *value)
 {
 	struct swap_config *config = &arguments->config;
@@ -189,7 +189,7 @@ static int check_arguments(const struct arguments *arguments)
 	}
 }
 
-/* 0, or the exit status plus one. */
+/* Returns 0, or the exit status plus one. */
 static int parse(int argc, char **argv, struct arguments *arguments)
 {
 	int result = 0, i = 1;
@@ -258,7 +258,7 @@ static int need_process(const char *mount, int pid)
 		    name);
 }
 
-/* Until it has ended. What went wrong is said. */
+/* Runs a verb and waits for its end. Failures are printed. */
 static int must(const char *mount, int pid, enum swap_verb verb, bool is_full)
 {
 	struct gcr_error error = {0};
@@ -306,7 +306,10 @@ static bool is_running(const char *mount, int pid)
 	       !strcmp(state, "running");
 }
 
-/* If the second cannot come, or we are interrupted before it has, the first has its place back. */
+/*
+ * Freezes @out and thaws @in. If the thaw fails, or a signal arrives before the thaw has ended,
+ * @out is thawed again.
+ */
 static int exchange(const char *mount, int out, int in, bool is_full)
 {
 	bool was_running = is_running(mount, out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What there is: status and maps of the processes and GPUs of a mount, read anew each time. */
+/* Reads status and maps of a mount's processes and the status of its GPUs; nothing is cached. */
 #include "tools/swap/swap.h"
 
 #include <ctype.h>
@@ -12,7 +12,7 @@
 #include "lib/clock.h"
 #include "lib/proc_file.h"
 
-/* The value of a key: the rest of its line. NULL: it has none, or one that is not known. */
+/* Returns a key's value, the rest of its line. NULL: the first block has no such key. */
 static const char *find_value(const char *text, const char *key, size_t *ret_length)
 {
 	size_t key_length = strlen(key);
@@ -38,7 +38,10 @@ static uint64_t find_number(const char *text, const char *key)
 	return value && isdigit((unsigned char)*value) ? strtoull(value, NULL, 10) : SWAP_UNKNOWN;
 }
 
-/* Printable words only: what a process is called must do nothing to a terminal. */
+/*
+ * Copies a value with unprintable characters replaced: a process's name must not control a
+ * terminal.
+ */
 static void find_word(const char *text, const char *key, char *ret_word, size_t room)
 {
 	size_t length, i;
@@ -102,7 +105,7 @@ static enum swap_state state_of(const struct swap_label *label)
 	return !strcmp(label->state, "frozen") ? SWAP_FROZEN : SWAP_OTHER;
 }
 
-/* Lines of RANGE GPU KIND BYTES HELD DIRTY. */
+/* Lines of the file: RANGE GPU KIND BYTES HELD DIRTY. */
 static void read_maps(const char *mount, const char *id, struct swap_process *process)
 {
 	_cleanup_free_ char *text = NULL;
@@ -123,7 +126,9 @@ static void read_maps(const char *mount, const char *id, struct swap_process *pr
 	}
 }
 
-/* What it has is known of each GPU, or of all together. While a HIP program runs, maps lack most.
+/*
+ * Assigns VRAM that maps does not list to the process's only GPU, or to unplaced_bytes if it has
+ * several. While a HIP program runs, maps lacks most of its VRAM.
  */
 static void place_vram(struct swap_process *process, uint64_t vram_bytes)
 {
@@ -171,7 +176,7 @@ static int look_at_process(const char *mount, const char *id, struct swap_view *
 	uint64_t idle_msec;
 	size_t length;
 
-	/* Another user's, one that has just ended, or a launcher: none of ours. */
+	/* No access (another user's process), ended, or a launcher: skip. */
 	if (read_below(mount, id, "status", &text) < 0 || !find_value(text, "wanted_usec", &length))
 		return 0;
 	find_word(text, "comm", label.comm, sizeof(label.comm));

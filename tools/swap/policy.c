@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The policy. Those that want their GPU are served in the order in which they began to. One that
- * waits for a place keeps its GPUs from those behind it, so that small ones do not overtake it; one
- * that cannot come now keeps them from none. Programs are frozen for one only if the figures say
- * that it will fit then, and no more of them than that takes.
+ * The policy. Waiting programs are served in the order in which they began to want their GPU. A
+ * waiting program that can get a place blocks its GPUs for later ones, so that small programs do
+ * not overtake it; a program that cannot be thawed now blocks none. Other programs are frozen only
+ * if the figures say that the waiting program fits afterwards, and no more of them than needed.
  *
- * A thaw may need more than the figures tell (`extra_bytes`), and a freeze may give less: the
- * driver's context stays (`kept_bytes`). Both are learned from what happened, are believed for a
- * while only (`doubt_usec`), and then found out again.
+ * A thaw may need more VRAM than its figures say (`extra_bytes`), and a freeze may free less,
+ * because the driver's context stays (`kept_bytes`). Both values are learned from past verbs,
+ * believed only for a limited time (`doubt_usec`), and then learned again.
  */
 #include "tools/swap/policy.h"
 
@@ -19,11 +19,11 @@
 #include "lib/clock.h"
 #include "tools/swap/policy_private.h"
 
-#define CONFIRM_USEC   (500 * GCR_USEC_PER_MSEC) /* and then they are surely true */
-#define PATIENCE_USEC  (10 * GCR_USEC_PER_SEC)	 /* a verb that takes longer is not waited for */
-#define MUTE_USEC      (5 * GCR_USEC_PER_SEC)	 /* a library may be on its way to the daemon */
-#define LOOK_USEC      (5 * GCR_USEC_PER_SEC)	 /* others may have given back VRAM */
-#define SUSPECT_USEC   (5 * GCR_USEC_PER_SEC) /* spared for so long after it may be tried again */
+#define CONFIRM_USEC   (500 * GCR_USEC_PER_MSEC) /* after this delay the figures are reliable */
+#define PATIENCE_USEC  (10 * GCR_USEC_PER_SEC)	 /* a longer verb is no longer waited for */
+#define MUTE_USEC      (5 * GCR_USEC_PER_SEC)	 /* a new preload library may still be connecting */
+#define LOOK_USEC      (5 * GCR_USEC_PER_SEC)	 /* other users may have freed VRAM */
+#define SUSPECT_USEC   (5 * GCR_USEC_PER_SEC)	 /* spared for this long after retry_usec */
 #define DOUBT_USEC     (5 * GCR_USEC_PER_SEC)
 #define DOUBT_MAX_USEC (120 * GCR_USEC_PER_SEC)
 #define BLIND_USEC     (60 * GCR_USEC_PER_SEC)
@@ -41,7 +41,7 @@ static bool is_ours(const struct look *look, const struct swap_process *process)
 {
 	uint32_t gpus = look->policy->config.gpus;
 
-	/* One that may be on any GPU is not known to be on one of these. */
+	/* A process that may be on any GPU is not known to be on one of these. */
 	return gpus == SWAP_ALL_GPUS || (process->gpus != SWAP_ALL_GPUS && process->gpus & gpus);
 }
 
@@ -51,7 +51,7 @@ static bool is_moving(const struct look *look, size_t i)
 	       look->situation->processes[i].state == SWAP_MOVING;
 }
 
-/* It moves, and not for so long that nobody should wait for it. */
+/* Returns true if the process has a verb under way that has not yet exceeded PATIENCE_USEC. */
 static bool is_awaited(const struct look *look, size_t i)
 {
 	const struct memory *memory = look->memories[i];
@@ -71,7 +71,7 @@ static int64_t idle_usec(const struct look *look, size_t i)
 	return said_usec < had_usec ? said_usec : had_usec;
 }
 
-/* Until when it keeps its place though others want it. */
+/* Returns the time until which the process keeps its place although others want the GPU. */
 static int64_t slice_end(const struct look *look, size_t i)
 {
 	const struct swap_config *config = &look->policy->config;
@@ -81,7 +81,7 @@ static int64_t slice_end(const struct look *look, size_t i)
 	return look->memories[i]->since_usec + config->slice_usec;
 }
 
-/* Could it be frozen for somebody, now or later? */
+/* Returns true if the process could be frozen to make room, now or later. */
 static bool is_candidate(const struct look *look, size_t i)
 {
 	const struct swap_process *process = &look->situation->processes[i];
@@ -90,7 +90,10 @@ static bool is_candidate(const struct look *look, size_t i)
 	       is_ours(look, process);
 }
 
-/* What its freeze gives on a GPU, at best, or as it did the last time. */
+/*
+ * Returns the VRAM freed on @gpu by freezing process @i: at best if @is_hopeful, otherwise less the
+ * VRAM kept by its last freeze.
+ */
 static uint64_t gives(const struct look *look, size_t i, unsigned int gpu, bool is_hopeful)
 {
 	const struct swap_process *process = &look->situation->processes[i];
@@ -116,7 +119,7 @@ static bool is_blind(const struct look *look, uint32_t gpus)
 	return false;
 }
 
-/* ---- one that wants its GPU ---- */
+/* ---- a process that wants its GPU ---- */
 
 struct wanter {
 	size_t index;
@@ -124,7 +127,7 @@ struct wanter {
 	struct memory *memory;
 	struct swap_note *note;
 	uint32_t gpus;
-	bool is_hopeful; /* what was learned is not believed now */
+	bool is_hopeful; /* learned figures are ignored */
 };
 
 static void note(const struct wanter *wanter, enum swap_why why, int other, int64_t until_usec)
@@ -132,7 +135,7 @@ static void note(const struct wanter *wanter, enum swap_why why, int other, int6
 	*wanter->note = (struct swap_note){.why = why, .other = other, .until_usec = until_usec};
 }
 
-/* Those behind it on these GPUs wait. */
+/* Reserves the wanter's GPUs: later wanters of these GPUs wait. */
 static void hold(struct look *look, const struct wanter *wanter)
 {
 	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++)
@@ -148,7 +151,7 @@ static uint64_t need(const struct wanter *wanter, unsigned int gpu)
 	return bytes && !wanter->is_hopeful ? bytes + wanter->memory->extra_bytes : bytes;
 }
 
-/* The first GPU where there is less than it needs with the victims chosen so far, or -1. */
+/* Returns the first GPU with too little VRAM, counting the current victims, or -1. */
 static int short_gpu(const struct look *look, const struct wanter *wanter)
 {
 	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++) {
@@ -182,7 +185,7 @@ static void act(struct look *look, size_t i, enum swap_verb verb, int for_pid)
 	look->is_acted[i] = true;
 }
 
-/* What a thaw takes is not there for others, and neither is what it is known to need meanwhile. */
+/* Subtracts from the free VRAM the needs of a thaw, including the learned extra bytes. */
 static void reserve(struct look *look, const struct swap_process *process,
 		    const struct memory *memory)
 {
@@ -204,7 +207,7 @@ static void thaw(struct look *look, const struct wanter *wanter)
 	reserve(look, wanter->process, wanter->memory);
 }
 
-/* Which candidates count: those that may go now, with those in their slice, with all. */
+/* Which candidates count: those that may be frozen now, those still in their slice too, or all. */
 enum reach { REACH_NOW, REACH_SLICES, REACH_ALL };
 
 static bool is_within(const struct look *look, size_t i, enum reach reach, int64_t until_usec)
@@ -218,7 +221,7 @@ static bool is_within(const struct look *look, size_t i, enum reach reach, int64
 	return slice_end(look, i) <= (reach == REACH_NOW ? look->now_usec : until_usec);
 }
 
-/* Choose all of them that there are. Returns a GPU that is short even then, or -1. */
+/* Chooses all candidates within @reach as victims. Returns a GPU that is short even then, or -1. */
 static int choose_all(struct look *look, const struct wanter *wanter, enum reach reach,
 		      int64_t until_usec)
 {
@@ -228,7 +231,10 @@ static int choose_all(struct look *look, const struct wanter *wanter, enum reach
 	return short_gpu(look, wanter);
 }
 
-/* It could not be frozen a short while ago. Later it takes its turns as the others do. */
+/*
+ * Returns true if a freeze of the process failed recently; after SUSPECT_USEC the process is
+ * treated as the others are.
+ */
 static bool is_suspect(const struct look *look, size_t i)
 {
 	const struct memory *memory = look->memories[i];
@@ -236,7 +242,10 @@ static bool is_suspect(const struct look *look, size_t i)
 	return memory->failures && look->now_usec < memory->retry_usec + SUSPECT_USEC;
 }
 
-/* Is the first one rather spared than the other? Those that failed before go last. */
+/*
+ * Returns true if @first is to be spared rather than @other: recently failed processes, then less
+ * idle ones.
+ */
 static bool is_spared(const struct look *look, size_t first, size_t other)
 {
 	if (is_suspect(look, first) != is_suspect(look, other))
@@ -244,7 +253,7 @@ static bool is_spared(const struct look *look, size_t first, size_t other)
 	return idle_usec(look, first) < idle_usec(look, other);
 }
 
-/* Of the victims spare all that are not needed, those first that are least idle. */
+/* Removes all victims that are not needed, beginning with those that is_spared() prefers. */
 static void spare(struct look *look, const struct wanter *wanter)
 {
 	size_t count = look->situation->count, tried = 0;
@@ -266,7 +275,10 @@ static void spare(struct look *look, const struct wanter *wanter)
 	}
 }
 
-/* Those that could not be frozen the last time go alone, before others go for nothing. */
+/*
+ * Freezes the victims. If some failed to freeze recently, only these are tried first, so that no
+ * other program is frozen in vain.
+ */
 static void freeze_victims(struct look *look, const struct wanter *wanter)
 {
 	bool has_suspects = false;
@@ -281,7 +293,7 @@ static void freeze_victims(struct look *look, const struct wanter *wanter)
 	hold(look, wanter);
 }
 
-/* Some keep their place for a while yet: until there are enough that do not. */
+/* Waits until enough candidates have used up their slice. */
 static void wait_slices(struct look *look, const struct wanter *wanter)
 {
 	int64_t best_usec = SWAP_NEVER;
@@ -301,7 +313,10 @@ static void wait_slices(struct look *look, const struct wanter *wanter)
 	hold(look, wanter);
 }
 
-/* Enough only with one that could not be frozen: the others are not frozen before it can. */
+/*
+ * There is enough VRAM only with a process that could not be frozen: no other process is frozen
+ * before that one can be retried.
+ */
 static void wait_unable(struct look *look, const struct wanter *wanter)
 {
 	int64_t best_usec = SWAP_NEVER;
@@ -324,7 +339,7 @@ static void wait_for_more(struct look *look, const struct wanter *wanter, int gp
 	soon(look, look->now_usec + LOOK_USEC);
 }
 
-/* What could be free on its GPUs at best. */
+/* Returns the VRAM that could be free on the wanter's GPUs at best. */
 static uint64_t most_bytes(struct look *look, const struct wanter *wanter)
 {
 	uint64_t sum = 0;
@@ -342,8 +357,10 @@ static uint64_t most_bytes(struct look *look, const struct wanter *wanter)
 }
 
 /*
- * It fits if nothing stays of the others and it needs no more than it says, and does not by what
- * was learned. That is believed for a while, or until there is a fiftieth more. True: not now.
+ * Called if the wanter fits by its own figures (and if victims keep no VRAM), but not by the
+ * learned ones. The learned figures are believed until @doubt_usec, or until a fiftieth more VRAM
+ * could be free; then they are ignored for one attempt. Returns true while they are believed: no
+ * thaw now.
  */
 static bool doubts(struct look *look, struct wanter *wanter)
 {
@@ -372,7 +389,10 @@ static bool doubts(struct look *look, struct wanter *wanter)
 	return false;
 }
 
-/* The figures say that it does not fit: of one moment they may be wrong. True: look again first. */
+/*
+ * The figures say that the wanter does not fit. A single reading may be wrong: returns true if the
+ * figures must be read again before they are believed.
+ */
 static bool is_unconfirmed(struct look *look, const struct wanter *wanter)
 {
 	struct memory *memory = wanter->memory;
@@ -427,7 +447,7 @@ static void make_room(struct look *look, struct wanter *wanter)
 	}
 }
 
-/* Where figures are not known, they go one by one, the longest idle first. */
+/* On GPUs without figures, victims are frozen one at a time, the longest idle first. */
 static void make_blind_room(struct look *look, const struct wanter *wanter)
 {
 	size_t count = look->situation->count, best = count, later = count;
@@ -459,7 +479,10 @@ static void make_blind_room(struct look *look, const struct wanter *wanter)
 	}
 }
 
-/* By fresh figures: how much more than it said did that thaw need, at least? */
+/*
+ * Learns from fresh figures a lower bound of the VRAM that the failed thaw needed beyond its
+ * figures.
+ */
 static void learn_shortage(struct look *look, const struct wanter *wanter)
 {
 	struct memory *memory = wanter->memory;
@@ -473,11 +496,11 @@ static void learn_shortage(struct look *look, const struct wanter *wanter)
 			continue;
 		sum += bytes;
 		if (look->free_bytes[gpu] < bytes)
-			return; /* the figures tell as well */
+			return; /* the figures alone explain the failure */
 		if (look->free_bytes[gpu] - bytes < least)
 			least = look->free_bytes[gpu] - bytes;
 	}
-	/* Once may be by chance. */
+	/* A single failure may be chance. */
 	if (memory->shortages < 2 || least == SWAP_UNKNOWN)
 		return;
 	least += STEP_MIN_BYTES + sum / 100;
@@ -495,7 +518,10 @@ static void thaw_or_make_room(struct look *look, struct wanter *wanter)
 		thaw(look, wanter);
 }
 
-/* A verb on its GPUs changes the figures: nothing is decided by them. -1: none. */
+/*
+ * Returns a process with a verb under way on the wanter's GPUs, whose figures are therefore not
+ * reliable yet, or -1.
+ */
 static int find_moving(const struct look *look, const struct wanter *wanter)
 {
 	for (size_t i = 0; i < look->situation->count; i++)
@@ -584,7 +610,7 @@ static bool wants(const struct look *look, size_t i)
 	       process->gpus;
 }
 
-/* Those that want their GPU, the longest waiting one first. */
+/* Serves the processes that want their GPU, the longest waiting first. */
 static void serve_all(struct look *look)
 {
 	uint64_t wanted = 0;
@@ -608,7 +634,7 @@ static void serve_all(struct look *look)
 	}
 }
 
-/* ---- all ---- */
+/* ---- all processes ---- */
 
 static void freeze_idle(struct look *look)
 {
@@ -628,7 +654,7 @@ static void freeze_idle(struct look *look)
 	}
 }
 
-/* What can be said of those that are not served. */
+/* Sets the notes of all processes that are not served. */
 static void note_rest(struct look *look)
 {
 	for (size_t i = 0; i < look->situation->count; i++) {

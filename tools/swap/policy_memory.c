@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the policy remembers of each process: since when it is in its state, which verb is under
- * way for it, and how its verbs ended.
+ * The policy's memory of each process: since when the process is in its state, which verb is under
+ * way, and how its verbs ended.
  */
 #include "tools/swap/policy.h"
 
@@ -11,8 +11,8 @@
 #include "lib/clock.h"
 #include "tools/swap/policy_private.h"
 
-#define SETTLE_USEC	 (150 * GCR_USEC_PER_MSEC) /* figures may be so old */
-#define CONFIRM_USEC	 (500 * GCR_USEC_PER_MSEC) /* and then they are surely true */
+#define SETTLE_USEC	 (150 * GCR_USEC_PER_MSEC) /* maximum age of figures */
+#define CONFIRM_USEC	 (500 * GCR_USEC_PER_MSEC) /* after this delay the figures are reliable */
 #define BUSY_USEC	 (1 * GCR_USEC_PER_SEC)
 #define FAILED_USEC	 (5 * GCR_USEC_PER_SEC)
 #define REFUSED_MAX_USEC (30 * GCR_USEC_PER_SEC)
@@ -92,7 +92,7 @@ static void remember(struct look *look, const struct swap_process *process, stru
 	memory->is_known = true;
 	memory->is_seen = true;
 	memory->state_since = process->state_since;
-	/* Until then the driver's count may be that of before. */
+	/* Before CONFIRM_USEC has passed, the driver's figure may date from before the freeze. */
 	if (process->state == SWAP_FROZEN && look->now_usec >= memory->since_usec + CONFIRM_USEC)
 		memory->kept_bytes = policy->config.is_full ? 0 : process->kept_bytes;
 	if (process->can_tell)
@@ -194,7 +194,10 @@ bool swap_policy_ended(struct swap_policy *policy, int pid, int number, int64_t 
 		memory->is_optimistic = false;
 		memory->was_short = true;
 		memory->is_blind_short = true;
-		/* By chance, by old figures, or where only the thaw can tell: that is not told. */
+		/*
+		 * A first failure, or one where only a thaw can find out, may be due to chance or
+		 * old figures: not reported.
+		 */
 		is_new = memory->shortages++ && !memory->is_blind;
 	} else {
 		put_off(memory, number, now_usec);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a watcher tells of itself: a socket that answers whoever connects with all of it, and
- * `gpucr-swap status`, which asks. The socket is in a directory that only its user can enter.
+ * The status of a watcher: a socket that sends the whole status to every client, and `gpucr-swap
+ * status`, the client. The socket is in a directory that only its user can enter.
  */
 #include "tools/swap/swap.h"
 
@@ -62,7 +62,10 @@ static void print_waiting(const struct swap_told *told, size_t i, FILE *stream)
 			left);
 		break;
 	case SWAP_WHY_TOO_LARGE:
-		/* A thaw may need more than what it holds: then only the thaw has shown it. */
+		/*
+		 * A thaw can need more VRAM than the process holds: then only a failed thaw has
+		 * shown the need.
+		 */
 		if (its->until_usec)
 			fprintf(stream,
 				"its thaw needs more than freezing all others gives on GPU %d; "
@@ -161,7 +164,7 @@ static void print_metrics(const struct swap_told *told, FILE *stream)
 		seconds(longest_usec), seconds(told->started_usec));
 }
 
-/* "mount MOUNT", what is for people, and the numbers for the metrics. */
+/* Prints "mount MOUNT", the text for people, and the numbers for the metrics. */
 static void print_answer(const struct swap_told *told, FILE *stream)
 {
 	const struct swap_counters *counters = told->counters;
@@ -198,7 +201,7 @@ void swap_answer(int fd, const struct swap_told *told)
 	print_answer(told, stream);
 	if (fclose(stream) == EOF)
 		return;
-	/* What the socket does not take at once is not waited for. */
+	/* Bytes that do not fit into the socket's buffer are dropped: the watcher does not wait. */
 	setsockopt(asker, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
 	while (sent < bytes && count > 0) {
 		count = send(asker, text + sent, bytes - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -208,7 +211,10 @@ void swap_answer(int fd, const struct swap_told *told)
 
 /* ---- the directory ---- */
 
-/* /run/gpucr-swap for root, else in XDG_RUNTIME_DIR, else /tmp/gpucr-swap-UID. */
+/*
+ * Returns in @ret_path /run/gpucr-swap for root, else a directory in XDG_RUNTIME_DIR, else
+ * /tmp/gpucr-swap-UID. 0 or -ENOMEM.
+ */
 static int directory_path(char **ret_path)
 {
 	const char *given = getenv("XDG_RUNTIME_DIR");
@@ -223,7 +229,7 @@ static int directory_path(char **ret_path)
 	return result < 0 ? -ENOMEM : 0;
 }
 
-/* It is ours, and nobody else can enter it. */
+/* Checks that the directory belongs to this user and no other user can enter. */
 static int check_directory(const char *path, struct gcr_error *error)
 {
 	struct stat status;
@@ -264,7 +270,7 @@ int swap_listen(char **ret_path, struct gcr_error *error)
 		result = make_address(directory, name, &address, error);
 	if (result < 0)
 		return result;
-	/* One of this pid has ended, since we have its pid. */
+	/* A socket of this pid belongs to a process that has ended. */
 	unlink(address.sun_path);
 	if (bind(fd, (const struct sockaddr *)&address, sizeof(address)) < 0 ||
 	    chmod(address.sun_path, 0600) < 0 || listen(fd, 16) < 0)
@@ -282,7 +288,7 @@ void swap_unlisten(int fd, const char *path)
 	close(fd);
 }
 
-/* ---- the side that asks ---- */
+/* ---- the client ---- */
 
 static const struct family {
 	const char *name, *type, *help;
@@ -347,7 +353,7 @@ bool swap_parse_totals(const char *text, struct swap_totals *ret_totals)
 	return true;
 }
 
-/* Watchers of the same GPUs are one series. */
+/* Adds a watcher's counters; watchers of the same GPUs share one series. */
 static int add_totals(const char *text, struct swap_totals **totals, size_t *count)
 {
 	struct swap_totals its, *more;
@@ -374,7 +380,7 @@ static void print_families(const struct swap_totals *totals, size_t count)
 		const struct family *family = &families[i];
 		size_t length = strlen(family->name);
 
-		/* OpenMetrics names a family of counters without their ending. */
+		/* OpenMetrics names a family of counters without the suffix _total. */
 		if (!strcmp(family->type, "counter"))
 			length -= strlen("_total");
 		printf("# HELP %.*s %s\n# TYPE %.*s %s\n", (int)length, family->name, family->help,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Verbs: one write each, and how they end. */
+/* Verbs: writing them and reading their results. */
 #include "tools/swap/swap.h"
 
 #include <errno.h>
@@ -46,7 +46,7 @@ void swap_stamp(int64_t real_usec, char ret_stamp[SWAP_STAMP_BYTES])
 		 (int)(real_usec % GCR_USEC_PER_SEC));
 }
 
-/* TIME ID GENERATION verb VERB RESULT [WORDS] */
+/* Format of a line: TIME ID GENERATION verb VERB RESULT [WORDS] */
 bool swap_parse_end(char *line, struct swap_end *end)
 {
 	char *words[6] = {NULL};
@@ -125,7 +125,7 @@ int swap_write_verb(const char *mount, int pid, const char *text, bool is_waitin
 	if (write(fd, text, strlen(text)) >= 0)
 		return 0;
 	number = errno;
-	/* It may tell of another verb. */
+	/* The error file may describe another verb. */
 	if (swap_read_error(mount, pid, error) != -number)
 		gcr_error_set(error, number, "%s", strerror(number));
 	return -number;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The watcher: one loop on `events`, signals, questions and the time that the policy has named. It
- * never waits for a verb: it writes them so that they are accepted at once, and hears from `events`
- * how they ended. What it may have missed there it finds in the processes' status.
+ * The watcher: one loop that waits for `events`, signals, status requests and the time that the
+ * policy named. The loop never waits for a verb: verbs are written with O_NONBLOCK, and `events`
+ * reports their ends. Ends missed there are found in the events of the process itself.
  */
 #include "tools/swap/swap.h"
 
@@ -17,21 +17,21 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-#define MISSED_USEC (500 * GCR_USEC_PER_MSEC) /* after that, status says how a verb has ended */
-#define MOUNT_USEC  (200 * GCR_USEC_PER_MSEC) /* between looks for a mount that is gone */
+#define MISSED_USEC (500 * GCR_USEC_PER_MSEC) /* afterwards, a missed end is looked for */
+#define MOUNT_USEC  (200 * GCR_USEC_PER_MSEC) /* interval of retries while the mount is absent */
 #define CANCEL_USEC (5 * GCR_USEC_PER_SEC)
 #define TEXT_BYTES  65536
 
-/* A process, as long as it is there. */
+/* A process that the mount shows. */
 struct peer {
 	int pid;
 	uint64_t start_ticks;
 	uint64_t wanted;
-	struct swap_action action; /* under way, if it has a verb */
+	struct swap_action action; /* action under way, if any */
 	int64_t begun_usec;
-	char begun_stamp[SWAP_STAMP_BYTES]; /* as events are stamped */
+	char begun_stamp[SWAP_STAMP_BYTES]; /* begun_usec as stamped in events */
 	bool is_seen;
-	enum swap_why told; /* the last state of waiting that was told */
+	enum swap_why told; /* the last reason for waiting that was reported */
 	bool is_mute_told;
 };
 
@@ -48,11 +48,11 @@ struct watch {
 	struct swap_counters counters;
 	int64_t started_usec;
 	int64_t next_usec;
-	bool takes_back; /* interrupted: verbs under way are cancelled by us */
+	bool takes_back; /* interrupted: the watcher has cancelled the verbs under way */
 	int events_fd, signal_fd, socket_fd;
-	off_t events_bytes; /* read so far */
+	off_t events_bytes; /* read up to here */
 	size_t used;
-	char text[TEXT_BYTES]; /* the beginning of a line that is not complete */
+	char text[TEXT_BYTES]; /* an incomplete line */
 };
 
 static void complain(int pid, const char *verb, const char *words)
@@ -167,8 +167,8 @@ static void begin_verb(struct watch *watch, const struct swap_action *action)
 }
 
 /*
- * Its status says that no verb is under way, and no event told of the end. Its own events are
- * asked, not `error`, which may tell of a verb before this one.
+ * Called when the status of the process says that no verb is under way but no event has reported
+ * the end. Reads the process's own events rather than `error`, which may describe an earlier verb.
  */
 static void check_missed(struct watch *watch, const struct swap_process *process, bool has_verb)
 {
@@ -199,7 +199,10 @@ static bool has_verbs(const struct watch *watch)
 
 /* ---- events ---- */
 
-/* A line of events, in place. The end of a verb that was begun before this one is not its end. */
+/*
+ * Handles one line of events, which is modified. Ends of verbs that began before the watcher's own
+ * verb are ignored.
+ */
 static void hear(struct watch *watch, char *line)
 {
 	struct gcr_error error = {0};
@@ -233,7 +236,7 @@ static void hear_lines(struct watch *watch)
 		watch->used = 0;
 }
 
-/* All that there is. -errno: the daemon has ended. */
+/* Reads all new events. Returns 0, or -errno: the daemon has ended. */
 static int read_events(struct watch *watch)
 {
 	for (;;) {
@@ -242,7 +245,7 @@ static int read_events(struct watch *watch)
 
 		if (bytes < 0)
 			return -errno;
-		/* The older half was cut off: what was missed is found in status. */
+		/* The daemon cut off the older half: missed ends are found by check_missed(). */
 		if (bytes < watch->events_bytes) {
 			watch->events_bytes = bytes;
 			watch->used = 0;
@@ -297,7 +300,7 @@ static struct swap_told told_now(const struct watch *watch)
 	};
 }
 
-/* What people should know of is said once. */
+/* Reports each notable state to the user once. */
 static void tell(struct watch *watch)
 {
 	for (size_t i = 0; i < watch->view.situation.count; i++) {
@@ -339,7 +342,7 @@ static int make_room_for_notes(struct watch *watch)
 	return watch->notes && watch->actions ? 0 : -ENOMEM;
 }
 
-/* Look at everything, and begin what is to be done. -errno: the daemon has ended. */
+/* Reads the mount, decides and begins the actions. Returns 0, or -errno: the daemon has ended. */
 static int step(struct watch *watch)
 {
 	struct swap_decision decision;
@@ -351,7 +354,10 @@ static int step(struct watch *watch)
 	if (!result)
 		result = make_room_for_notes(watch);
 	if (result < 0) {
-		/* There may be fewer notes than processes, for who asks for the status. */
+		/*
+		 * The array of notes may be too small for the processes: show none to status
+		 * requests.
+		 */
 		watch->view.situation.count = 0;
 		return result;
 	}
@@ -367,7 +373,7 @@ static int step(struct watch *watch)
 	for (size_t i = 0; i < decision.actions_count; i++)
 		begin_verb(watch, &decision.actions[i]);
 	now_usec = gcr_clock_usec();
-	/* A verb that was refused at once may change what there is to do. */
+	/* A verb that was refused at once may change the decision. */
 	if (decision.actions_count && !has_verbs(watch))
 		watch->next_usec = now_usec;
 	else if (has_verbs(watch) && watch->next_usec > now_usec + MISSED_USEC)
@@ -377,7 +383,7 @@ static int step(struct watch *watch)
 
 /* ---- the loop ---- */
 
-/* Until something comes, or @until_usec. The number of a signal, or 0. */
+/* Waits for an event, a request, a signal or @until_usec. Returns the signal's number, or 0. */
 static int wait_for_something(struct watch *watch, int64_t until_usec)
 {
 	int64_t left_usec = until_usec - gcr_clock_usec();
@@ -404,7 +410,7 @@ static int wait_for_something(struct watch *watch, int64_t until_usec)
 	return 0;
 }
 
-/* Interrupted: verbs under way are taken back, as long as that does not take long. */
+/* After a signal: cancels the verbs under way and waits for their ends, CANCEL_USEC at most. */
 static void take_back(struct watch *watch)
 {
 	int64_t until_usec = gcr_clock_usec() + CANCEL_USEC;
@@ -436,7 +442,7 @@ static int open_signals(void)
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGINT);
 	sigaddset(&signals, SIGTERM);
-	/* Below nohup(1) the end of a terminal is to be none of ours. */
+	/* Under nohup(1), SIGHUP stays ignored. */
 	if (!sigaction(SIGHUP, NULL, &inherited) && inherited.sa_handler != SIG_IGN)
 		sigaddset(&signals, SIGHUP);
 	if (sigprocmask(SIG_BLOCK, &signals, NULL) < 0)
@@ -444,7 +450,7 @@ static int open_signals(void)
 	return signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-/* One turn of the loop. The number of a signal that ends it, or 0. */
+/* One pass of the loop. Returns the number of a signal that ends the loop, or 0. */
 static int turn(struct watch *watch, bool *is_absent)
 {
 	int64_t until_usec = gcr_clock_usec() + MOUNT_USEC;

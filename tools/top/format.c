@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What gpucr-top shows, as text: figures, the table of processes, bars. A column is a row of a
- * table. No column has a blank in it, so that scripts can take lines apart.
+ * The text of gpucr-top: figures, the table of processes, bars. Each column is a row of a table in
+ * this file. No column contains blanks, so that scripts can split lines.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ static void print_duration(uint64_t usec, char *text, size_t size)
 		snprintf(text, size, "%.*fs", usec < 10000000 ? 3 : 1, (double)usec / 1e6);
 }
 
-/* As links are counted: in powers of ten. */
+/* In powers of ten, as usual for links. */
 static void print_rate(uint64_t bytes, uint64_t usec, char *text, size_t size)
 {
 	double rate;
@@ -55,7 +55,7 @@ static void print_rate(uint64_t bytes, uint64_t usec, char *text, size_t size)
 static void print_idle(uint64_t msec, char *text, size_t size)
 {
 	static const struct {
-		uint64_t msec; /* one of it */
+		uint64_t msec; /* length of the unit */
 		char unit;
 	} units[] = {{1000, 's'}, {60000, 'm'}, {3600000, 'h'}, {86400000, 'd'}};
 	size_t i = 0;
@@ -141,7 +141,7 @@ COLUMN(thaw_rate)
 	print_rate(process->thaw_bytes, process->thaw_usec, text, TEXT_BYTES);
 }
 
-/* How much there is, and what it takes packed. */
+/* Prints the size, and the size when packed. */
 COLUMN(packed)
 {
 	print_size(process->packed_bytes, text, TEXT_BYTES);
@@ -153,15 +153,15 @@ COLUMN(packed)
 
 #undef COLUMN
 
-/* Columns that a daemon may not have: there if any process has a value. */
+/* Columns that a daemon may not support: shown if any process has a value. */
 #define NUMBER(name) (1 + offsetof(struct top_process, name))
 
 static const struct column {
 	const char *title;
 	void (*print)(const struct top_process *process, char *text);
-	bool is_left;	   /* aligned */
-	unsigned int rank; /* the highest goes first where there is no room; 0: stays */
-	size_t needs;	   /* NUMBER() of a figure without which it is not there; 0: always */
+	bool is_left;	   /* left-aligned */
+	unsigned int rank; /* the highest rank is left out first; 0: never left out */
+	size_t needs;	   /* NUMBER() of the field that must have a value; 0: always shown */
 } columns[] = {
 	{"ID", print_id, true, 0, 0},
 	{"USER", print_user, true, 3, 0},
@@ -201,7 +201,7 @@ static size_t total_width(const struct top_layout *layout)
 	return width;
 }
 
-/* Leave out the one that goes first. False: all the others stay. */
+/* Leaves out the column with the highest rank. Returns false if no column can be left out. */
 static bool leave_one_out(struct top_layout *layout)
 {
 	size_t first = GCR_ARRAY_SIZE(columns);
@@ -297,13 +297,16 @@ void top_print_store(const struct top_view *view, char ret_line[TOP_LINE_BYTES])
 	snprintf(ret_line, TOP_LINE_BYTES, "%s of %s, pool %s, kept %s", used, total, pool, kept);
 }
 
-/* What is not known is nothing. */
+/* Unknown figures count as 0. */
 static uint64_t known(uint64_t bytes)
 {
 	return bytes == TOP_UNKNOWN ? 0 : bytes;
 }
 
-/* Each part from where the one before it ended, rounded, to the end at most. */
+/*
+ * Fills the bar: each part begins at the rounded end of the part before, and is cut at the bar's
+ * end.
+ */
 static void fill(size_t width, uint64_t total, const enum top_cell *cells, const uint64_t *parts,
 		 size_t count, char *ret_cells)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-top: the processes, GPUs and the store of a mount, as they are now. It reads the files of
- * the mount and nothing else. Here: the command line, which mount it is, and the table without a
+ * gpucr-top: shows the processes, the GPUs and the store of a mount. The program reads only files
+ * of the mount. This file has the command line, the choice of the mount, and the table without a
  * terminal.
  */
 #include <errno.h>
@@ -76,7 +76,7 @@ static int parse_order(const char *text, enum top_order *ret_order)
 	return -EINVAL;
 }
 
-/* As gpucr(1) finds it; for the caller to free. NULL: there is none. */
+/* Finds the mount as gpucr(1) does; the caller frees the result. NULL: there is none. */
 static char *find_mount(void)
 {
 	const char *given = getenv("GPUCR_MOUNT");

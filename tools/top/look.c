@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What gpucr-top reads: files of the mount and nothing else. Every name is looked up anew, so that
- * a mount that was gone is found again.
+ * Reads the data of gpucr-top: only files of the mount. Every path is looked up again each time, so
+ * that a new mount at the same place is found.
  */
 #include "tools/top/top.h"
 
@@ -19,7 +19,7 @@
 
 #define TEXT_MAX (4 << 20)
 
-/* The whole of a file below @directory, for the caller to free. */
+/* Reads a whole file below @directory; the caller frees *ret_text. */
 static int read_text(int directory, const char *path, char **ret_text)
 {
 	_cleanup_close_ int fd = openat(directory, path, O_RDONLY | O_CLOEXEC);
@@ -48,13 +48,13 @@ static int read_text(int directory, const char *path, char **ret_text)
 	return 0;
 }
 
-/* A name may be anything: nothing in it must reach a terminal but what it prints as it is. */
+/* Replaces unprintable characters: a name may contain any byte, and must not control a terminal. */
 static char harmless(char byte)
 {
 	return (char)(byte >= 0x20 && byte < 0x7f ? byte : '?');
 }
 
-/* Cut; blanks divide words. */
+/* Copies a word, truncated; blanks, which separate words, become '?'. */
 static void copy_word(const char *from, size_t length, char ret_word[TOP_WORD_BYTES])
 {
 	size_t i;
@@ -64,7 +64,7 @@ static void copy_word(const char *from, size_t length, char ret_word[TOP_WORD_BY
 	ret_word[i] = '\0';
 }
 
-/* The value of a key of a status: the rest of its line. NULL: no such key. */
+/* Returns the value of a key of a status: the rest of its line. NULL: no such key. */
 static const char *find_value(const char *text, const char *key, size_t *ret_length)
 {
 	size_t key_length = strlen(key);
@@ -108,7 +108,7 @@ static void find_word(const char *text, const char *key, char ret_word[TOP_WORD_
 
 static const struct process_key {
 	const char *name;
-	size_t number; /* where it goes */
+	size_t number; /* offset of its field */
 } process_keys[] = {
 	{"idle_ms", offsetof(struct top_process, idle_msec)},
 	{"last_freeze_usec", offsetof(struct top_process, freeze_usec)},
@@ -120,13 +120,13 @@ static const struct process_key {
 	{"packed_to_bytes", offsetof(struct top_process, packed_to_bytes)},
 };
 
-/* Is it one of the mount's own directories? */
+/* Returns true if @id can be the name of one of the mount's directories. */
 static bool is_name(const char *id)
 {
 	return *id && *id != '.' && !strchr(id, '/');
 }
 
-/* What only its owner may read. Of others' processes nothing of it is known. */
+/* Reads values that only the owner may read; for other users' processes they are unknown. */
 static void look_inside(int directory, struct top_process *process)
 {
 	char path[TOP_WORD_BYTES + sizeof("/status")];
@@ -144,7 +144,7 @@ static void look_inside(int directory, struct top_process *process)
 			*byte = ',';
 }
 
-/* A line of the root's table. False: it is none. */
+/* Parses a line of the root's table. Returns false if the line is malformed. */
 static bool parse_line(const char *line, size_t length, struct top_process *ret_process)
 {
 	char *const words[] = {ret_process->id, ret_process->user, ret_process->comm,
@@ -172,7 +172,7 @@ static bool parse_line(const char *line, size_t length, struct top_process *ret_
 	return true;
 }
 
-/* The table: after the first empty line, and a line of headings. */
+/* Reads the table: it follows the first empty line and a line of headings. */
 static int look_at_processes(int directory, const char *text, struct top_view *view)
 {
 	const char *table = strstr(text, "\n\n");
@@ -216,7 +216,7 @@ static void look_at_gpu(int directory, struct top_gpu *gpu)
 	gpu->used_bytes = find_number(status ? status : "", "vram_used_bytes");
 	gpu->processes_bytes = find_number(status ? status : "", "vram_processes_bytes");
 	gpu->held_bytes = find_number(status ? status : "", "held_bytes");
-	/* Blanks may stay in this one: it stands at the end of its line. */
+	/* This name may contain blanks: it is the last word of its line. */
 	for (size_t i = 0; i < sizeof(gpu->name); i++) {
 		char byte = name ? name[i] : '\0';
 
@@ -260,7 +260,7 @@ static int look_at_gpus(int directory, struct top_view *view)
 	return 0;
 }
 
-/* ---- all ---- */
+/* ---- the whole view ---- */
 
 int top_look(const char *mount, struct top_view *ret_view, struct gcr_error *error)
 {
@@ -303,7 +303,7 @@ void top_view_finish(struct top_view *view)
 static const struct order {
 	const char *name;
 	char key;
-	size_t number; /* what counts; of states and ids nothing */
+	size_t number; /* offset of the field to compare; 0 for states and ids */
 } orders[TOP_ORDERS_COUNT] = {
 	[TOP_BY_VRAM] = {"vram", 'v', offsetof(struct top_process, vram_bytes)},
 	[TOP_BY_HELD] = {"held", 'h', offsetof(struct top_process, held_bytes)},
@@ -322,7 +322,7 @@ char top_order_key(enum top_order order)
 	return orders[order].key;
 }
 
-/* Pids by their number and before names. */
+/* Compares pids by number, and sorts them before names. */
 static int compare_ids(const char *left, const char *right)
 {
 	bool is_pid = isdigit((unsigned char)*left);
@@ -345,7 +345,7 @@ static int compare(const void *left, const void *right, void *data)
 		result = strcmp(first->state, second->state);
 	} else if (order != TOP_BY_ID) {
 		size_t offset = orders[order].number;
-		/* What is not known counts as nothing. */
+		/* TOP_UNKNOWN + 1 is 0: unknown values sort last. */
 		uint64_t one = *(const uint64_t *)((const char *)first + offset) + 1;
 		uint64_t other = *(const uint64_t *)((const char *)second + offset) + 1;
 
@@ -363,7 +363,7 @@ void top_sort(struct top_view *view, enum top_order order)
 
 /* ---- verbs ---- */
 
-/* The line of `error`, or what reading it says. */
+/* Reads the line of `error`. Returns 0 or -errno. */
 static int read_error(const char *mount, const char *id, char ret_words[GCR_ERROR_WORDS_MAX])
 {
 	_cleanup_free_ char *path = NULL;
@@ -403,7 +403,7 @@ int top_verb_start(const char *mount, const char *id, const char *verb, struct g
 	return gcr_error_set(error, number, "%s", words);
 }
 
-/* Where the verb leads to. */
+/* Returns true if @state is the one that the verb leads to. */
 static bool is_done(const char *verb, const char *state)
 {
 	return !strcmp(state, !strcmp(verb, "freeze") ? "frozen" : "running");
@@ -427,7 +427,7 @@ int top_verb_result(const char *mount, const char *id, const char *verb,
 	if (strcmp(under_way, "-") != 0)
 		return -EAGAIN;
 	result = read_error(mount, id, ret_words);
-	/* What had nothing to do leaves there the error of an earlier one. */
+	/* A verb that had nothing to do leaves the error of an earlier verb in `error`. */
 	if (!result && is_done(verb, state) && strncmp(ret_words, "ok", 2) != 0)
 		strcpy(ret_words, "ok");
 	return result;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-top on a terminal, by ncurses: it looks at the mount, draws, and waits for a key or for the
- * time to look again. Whatever ends it, the terminal is as it was before. A second signal ends it
- * at once, if a mount that hangs keeps it from seeing the first.
+ * gpucr-top on a terminal, with ncurses: reads the mount, draws, and waits for a key or for the
+ * next interval. At any end of the program the terminal is restored. A second signal ends the
+ * program at once, in case a hanging mount prevents the handling of the first.
  */
 #include <curses.h>
 #include <errno.h>
@@ -23,9 +23,9 @@
 #include "tools/top/top.h"
 
 #define BAR_BYTES_MAX 256
-#define VERBS_MAX     16 /* under way at once: of more it is not told how they ended */
+#define VERBS_MAX     16 /* under way at once; the results of more are not reported */
 
-/* Bars have the colour of their cells, lines that of their state. */
+/* Bars have the colours of their cells, lines the colour of their state. */
 enum { COLOUR_NONE, COLOUR_GOOD, COLOUR_HELD, COLOUR_MOVING, COLOUR_BAD };
 
 static const struct state_colour {
@@ -39,7 +39,7 @@ static const struct state_colour {
 
 static const struct cell_look {
 	enum top_cell cell;
-	const char *utf8; /* in UTF-8; else the cell's own letter */
+	const char *utf8; /* used in UTF-8 locales; else the cell's letter */
 	short colour;
 } cell_looks[] = {
 	{TOP_CELL_MOST, "\u2588", COLOUR_GOOD},
@@ -55,17 +55,17 @@ struct screen {
 	bool is_ended;
 
 	struct top_view view;
-	bool is_there;		/* the view is of now */
-	struct gcr_error error; /* else: why not */
+	bool is_there;		/* the view is current */
+	struct gcr_error error; /* else: the reason */
 
-	char selected[TOP_WORD_BYTES]; /* an id, "" if nothing is there */
-	size_t first;		       /* line of the table that is the topmost */
+	char selected[TOP_WORD_BYTES]; /* an id; "": no process */
+	size_t first;		       /* first line of the table that is shown */
 
-	const char *asked_verb; /* NULL: nothing is asked */
+	const char *asked_verb; /* verb to be confirmed; NULL: none */
 	char asked_id[TOP_WORD_BYTES];
-	char message[TOP_LINE_BYTES]; /* for the bottom line, "" if none */
+	char message[TOP_LINE_BYTES]; /* for the bottom line; "": none */
 	struct verb {
-		const char *verb; /* NULL: this place is free */
+		const char *verb; /* NULL: free slot */
 		char id[TOP_WORD_BYTES];
 	} verbs[VERBS_MAX];
 };
@@ -89,7 +89,7 @@ static void say(struct screen *screen, const char *format, ...)
 	va_end(arguments);
 }
 
-/* ---- what there is ---- */
+/* ---- data ---- */
 
 static size_t selected_index(const struct screen *screen)
 {
@@ -109,7 +109,7 @@ static void select_index(struct screen *screen, size_t index)
 		 view->processes_count ? view->processes[index].id : "");
 }
 
-/* Tell how verbs ended that were under way. */
+/* Reports the results of verbs that have ended. */
 static void look_at_verbs(struct screen *screen)
 {
 	char words[GCR_ERROR_WORDS_MAX];
@@ -169,7 +169,10 @@ static void put_bar(const struct screen *screen, int line, int column, const cha
 	}
 }
 
-/* "GPU 0 [####++--....] 40.0GiB of ...": a bar has a third of the line, if that is worth it. */
+/*
+ * "GPU 0 [####++--....] 40.0GiB of ...": the bar takes a third of the line, unless that is too
+ * narrow.
+ */
 static void draw_fill(const struct screen *screen, int line, const char *title, const char *words,
 		      const struct top_gpu *gpu)
 {
@@ -191,7 +194,7 @@ static void draw_fill(const struct screen *screen, int line, const char *title, 
 	put(line, 9 + width, words);
 }
 
-/* As many as leave room for three processes; returns the line after them. */
+/* Draws as many bars as leave room for three processes; returns the next line. */
 static int draw_fills(const struct screen *screen, int line)
 {
 	int room = LINES - line - 5;
@@ -219,7 +222,7 @@ static int colour_of(const char *state)
 	return COLOR_PAIR(COLOUR_NONE);
 }
 
-/* Between @line and the last but one; the selected process is always among those shown. */
+/* Draws from @line to the last but one; the selected process is always visible. */
 static void draw_table(struct screen *screen, int line)
 {
 	const struct top_view *view = &screen->view;
@@ -269,7 +272,7 @@ static void draw_bottom(const struct screen *screen)
 	attroff(A_REVERSE);
 }
 
-/* It may have another size without a SIGWINCH of ours. */
+/* The terminal's size may change without a SIGWINCH to this process. */
 static void fit(void)
 {
 	struct winsize size;
@@ -295,7 +298,7 @@ static void draw(struct screen *screen)
 		 top_order_name(screen->order));
 	if (!screen->is_there)
 		snprintf(text, sizeof(text), "%s (looking for it again)", screen->error.words);
-	gcr_make_printable(text); /* the mount's path */
+	gcr_make_printable(text); /* contains the mount's path */
 	attron(A_BOLD);
 	put(line++, 0, text);
 	attroff(A_BOLD);
@@ -414,8 +417,8 @@ static void take_keys(struct screen *screen)
 }
 
 /*
- * Keys until it is time to look again. A signal that comes just before poll() is seen a second
- * later.
+ * Handles keys until @until_usec. A signal that arrives just before poll() is handled within a
+ * second.
  */
 static void wait_for_keys(struct screen *screen, int64_t until_usec)
 {
@@ -429,14 +432,14 @@ static void wait_for_keys(struct screen *screen, int64_t until_usec)
 			break;
 		if (left_usec > GCR_USEC_PER_SEC)
 			left_usec = GCR_USEC_PER_SEC;
-		/* Nobody will press a key on a terminal that is gone. */
+		/* The terminal has been closed. */
 		if (poll(&input, 1, (int)(left_usec / GCR_USEC_PER_MSEC) + 1) > 0 &&
 		    input.revents & (POLLHUP | POLLERR | POLLNVAL))
 			screen->is_ended = true;
 	}
 }
 
-/* ---- all ---- */
+/* ---- start and end ---- */
 
 static void take_signals(void)
 {

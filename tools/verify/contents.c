@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-verify: the contents of files against their digests. Threads take pieces of files, in
- * order, read what is data and digest it; holes are not read, the digest of a chunk of zeros is
- * known. The lock guards what is left and the counts; marks and errors are of one piece each, or
- * the same whoever sets them first.
+ * gpucr-verify: compares the contents of files with their digests. Threads take pieces of files in
+ * order, and read and digest the data; holes are not read, because the digest of a chunk of zeros
+ * is known. The lock protects the position of the next piece and the counts. Marks and errors need
+ * no lock: each belongs to one piece, or every thread would store the same value.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,12 +21,12 @@
 #include "lib/lock.h"
 #include "tools/verify/verify.h"
 
-#define PIECE_BYTES   (UINT64_C(16) << 20) /* what a thread takes: a multiple of a chunk */
-#define BUFFER_BYTES  (1u << 20)	   /* read at once: fits a core's own cache */
+#define PIECE_BYTES   (UINT64_C(16) << 20) /* taken by a thread at once: a multiple of a chunk */
+#define BUFFER_BYTES  (1u << 20)	   /* read at once: fits into a core's own cache */
 #define PROGRESS_USEC (GCR_USEC_PER_SEC / 5)
 
 struct contents {
-	/* fixed while there are threads */
+	/* Constant while threads run. */
 	int files_fd;
 	struct verify_file *files;
 	size_t count;
@@ -38,7 +38,7 @@ struct contents {
 	pthread_mutex_t lock;
 	pthread_cond_t ended;
 	unsigned int running;
-	size_t next; /* the file of the next piece, and where it begins */
+	size_t next; /* file and offset of the next piece */
 	uint64_t offset;
 	uint64_t bytes_done;
 };
@@ -49,14 +49,14 @@ struct piece {
 	uint64_t end;
 };
 
-/* A thread's own. */
+/* The state of one thread. */
 struct reader {
 	struct contents *contents;
-	struct verify_file *file; /* that is open */
+	struct verify_file *file; /* the open file */
 	int fd;
 	uint8_t *buffer;
 
-	/* In whole chunks: a hole up to data_begin, data from there on. */
+	/* In whole chunks: a hole up to data_begin, data from data_begin to data_end. */
 	uint64_t known_from;
 	uint64_t data_begin;
 	uint64_t data_end;
@@ -95,12 +95,12 @@ static int open_file(struct reader *reader, struct verify_file *file)
 	reader->fd = gcr_beneath_open_file(reader->contents->files_fd, file->name, NULL);
 	if (reader->fd < 0)
 		return reader->fd;
-	/* What is beyond the end must not be taken for a hole. */
+	/* Bytes beyond the end must not be taken for a hole. */
 	if (fstat(reader->fd, &stat) < 0)
 		return -errno;
 	if ((uint64_t)stat.st_size < file->bytes)
 		return -ENODATA;
-	/* With a block for every byte it has no holes. */
+	/* A file with a block for every byte has no holes. */
 	reader->known_from = reader->data_begin = 0;
 	reader->data_end = stat.st_blocks >= stat.st_size / 512 ? file->bytes : 0;
 	reader->file = file;
@@ -116,7 +116,7 @@ static void compare(struct reader *reader, uint64_t offset, const struct gcr_dig
 		contents->differs[number] = 1;
 }
 
-/* From @begin, where a chunk begins, to @end, where one ends. */
+/* Checks a hole from the start of a chunk to the end of a chunk (the last one may be short). */
 static void check_hole(struct reader *reader, uint64_t begin, uint64_t end)
 {
 	for (uint64_t offset = begin; offset < end; offset += GCR_CHUNK_BYTES) {
@@ -142,7 +142,7 @@ static int check_data(struct reader *reader, uint64_t begin, uint64_t end)
 				continue;
 			if (got < 0)
 				return -errno;
-			if (!got) /* it had that many bytes a moment ago */
+			if (!got) /* the file was that long a moment ago */
 				return -ENODATA;
 			done += (size_t)got;
 		}
@@ -160,9 +160,9 @@ static uint64_t whole_chunks(uint64_t offset)
 }
 
 /*
- * Find the data at or after @offset. A file system that knows no holes says that all is data, or
- * nothing at all. In memory the next hole is looked for page by page: once for the pieces of the
- * same data.
+ * Finds the data at or after @offset. A file system without holes reports everything as data, or
+ * reports an error. On tmpfs finding the next hole takes a search page by page: done only once for
+ * all pieces of the same data.
  */
 static void find_data(struct reader *reader, uint64_t offset)
 {

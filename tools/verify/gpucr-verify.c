@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-verify: is this copy of a snapshot what was frozen? It needs no daemon and no GPU. Here:
- * the command line, and what is told of what has been found.
+ * gpucr-verify: checks that a copy of a snapshot equals the frozen data. Needs no daemon and no
+ * GPU. This file has the command line and the output.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 #include "tools/verify/verify.h"
 
 #define LETTERS	    "j:q"
-#define THREADS_MAX 16 /* without -j: memory is not faster with more */
+#define THREADS_MAX 16 /* without -j: more threads do not read memory faster */
 
 enum { STATUS_RIGHT, STATUS_WRONG, STATUS_UNREAD };
 
@@ -86,7 +86,10 @@ static int parse_threads(const char *text, unsigned int *ret_threads)
 static void print_line(FILE *stream, const struct verify *verify, const char *format,
 		       va_list arguments) __attribute__((format(printf, 3, 0)));
 
-/* A file's name may hold anything: nothing in it must move the cursor or look like a line. */
+/*
+ * Prints one line; unprintable characters are replaced, because a file's name must not move the
+ * cursor or imitate a line.
+ */
 static void print_line(FILE *stream, const struct verify *verify, const char *format,
 		       va_list arguments)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-verify: one snapshot. The manifest says of itself that it is whole, and is the measure for
- * all else: `digests` first, then which files there are and how long, then what is in them; of a
- * dumped tree CRIU's images, and then the snapshots of its other processes.
+ * gpucr-verify: checks one snapshot. The manifest proves its own integrity, and everything else is
+ * compared with it: `digests` first, then the files and their lengths, then their contents; for a
+ * dumped tree also CRIU's images and the snapshots of its other processes.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -20,7 +20,7 @@
 
 #define PID_TEXT_BYTES (sizeof("-2147483648"))
 
-/* A manifest or `digests` that does not serve: is it wrong, or is it that we cannot tell? */
+/* Reports an unusable manifest or `digests`: as wrong, or as unreadable if undecidable. */
 static void tell(struct verify *verify, const char *file, const struct gcr_error *error,
 		 const char *consequence)
 {
@@ -50,11 +50,11 @@ static void cannot_list(struct verify *verify, const char *directory)
 	verify_unread(verify, "%s/: it cannot be listed: %s", directory, strerror(errno));
 }
 
-/* What is in @name/ that should not be. @wanted becomes sorted. */
+/* Reports unexpected entries in @name/. Sorts @wanted. */
 static void find_extra(struct verify *verify, int files_fd, const char *name, const char **wanted,
 		       size_t count)
 {
-	/* Its own, for the place in the directory. */
+	/* A separate descriptor, for its own position in the directory. */
 	_cleanup_close_ int fd = openat(files_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	_cleanup_closedir_ DIR *directory = fd < 0 ? NULL : fdopendir(fd);
 	struct dirent *entry;
@@ -77,7 +77,7 @@ static void find_extra(struct verify *verify, int files_fd, const char *name, co
 		cannot_list(verify, name);
 }
 
-/* Is it there, a file, and as long as it should be? How long it is; -1: it is no file. */
+/* Checks that a regular file of the expected length exists. Returns its length; -1: no file. */
 static int64_t check_file(struct verify *verify, int files_fd, const char *directory,
 			  const char *name, uint64_t bytes)
 {
@@ -101,7 +101,7 @@ static int64_t check_file(struct verify *verify, int files_fd, const char *direc
 	return stat.st_size;
 }
 
-/* Chunks that differ, neighbours in one line. */
+/* Reports chunks that differ; adjacent ones in one line. */
 static void tell_differences(struct verify *verify, const struct verify_file *file,
 			     const uint8_t *differs)
 {
@@ -163,7 +163,7 @@ static void check_files(struct verify *verify, int directory_fd,
 	uint64_t digests_count = 0;
 
 	if (files_fd == -ENOENT && !count)
-		return; /* a copy need not have an empty directory */
+		return; /* a copy may lack an empty directory */
 	if (files_fd == -ENOENT || files_fd == -ENOTDIR || files_fd == -ELOOP)
 		verify_wrong(verify, "%s/: it is %s", GCR_MANIFEST_FILES,
 			     files_fd == -ENOENT ? "missing" : "not a directory");
@@ -183,7 +183,7 @@ static void check_files(struct verify *verify, int directory_fd,
 		digests_count += gcr_digest_count(bytes);
 		names[i] = files[i].name;
 		found = check_file(verify, files_fd, GCR_MANIFEST_FILES, files[i].name, bytes);
-		/* Of a short file, the chunks that it has. */
+		/* Of a short file, only complete chunks are compared. */
 		if (found > 0)
 			files[i].bytes =
 				(uint64_t)found >= bytes
@@ -197,7 +197,7 @@ static void check_files(struct verify *verify, int directory_fd,
 		check_contents(verify, files_fd, files, count, digests, digests_count);
 }
 
-/* All of it: an image of the right length. */
+/* Checks an image of CRIU: length and digest of the whole file. */
 static void check_image(struct verify *verify, int images_fd,
 			const struct gcr_manifest_image *image)
 {
@@ -246,7 +246,7 @@ static void check_images(struct verify *verify, int directory_fd,
 	find_extra(verify, images_fd, GCR_MANIFEST_IMAGES, names, count);
 }
 
-/* What a snapshot has whether it is one of several processes or not: its own bytes. */
+/* Checks the bytes of a snapshot, whether or not it belongs to a tree. */
 static void check_bytes(struct verify *verify, int directory_fd,
 			const struct gcr_manifest *manifest)
 {
@@ -261,7 +261,7 @@ static void check_bytes(struct verify *verify, int directory_fd,
 	check_files(verify, directory_fd, manifest, digests);
 }
 
-/* Is it the snapshot that the tree says is there? */
+/* Checks a process's snapshot against the entry in the tree. */
 static void check_process(struct verify *verify, int directory_fd,
 			  const struct gcr_tree_process *process)
 {
@@ -316,7 +316,7 @@ static void check_processes_in(struct verify *verify, int processes_fd,
 		verify_unread(verify, "%s/: out of memory", GCR_TREE_PROCESSES);
 		return;
 	}
-	/* The first, the root, is what is around them. */
+	/* The first process is the root, whose snapshot surrounds the others. */
 	for (size_t i = 1; i < count; i++) {
 		if (!tree->processes[i].has_gpu)
 			continue;

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+/* What the tests of fs/helper/helper.c and fs/helper/helpers.c share. */
+#ifndef GCR_TEST_HELPER_H
+#define GCR_TEST_HELPER_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fs/helper/helper.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/message.h"
+#include "lib/procfs.h"
+#include "test/unit/test.h"
+
+#define PATIENCE_USEC (30 * GCR_USEC_PER_SEC) /* bound for expected events; never reached */
+#define FOREVER_USEC  (3600 * GCR_USEC_PER_SEC)
+
+/*
+ * Ends the calling child when the test fails. A child that stays would keep stderr open, and a
+ * reader of that pipe would never see its end.
+ */
+static void end_with_parent(void)
+{
+	CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+}
+
+static int remove_one(const char *path, const struct stat *status, int type, struct FTW *where)
+{
+	return remove(path);
+}
+
+static void remove_directory(const char *path)
+{
+	CHECK(nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS) == 0);
+}
+
+/* Creates a pool of the backend's helpers; `simulator` is the directory of its driver, or NULL. */
+static struct gcr_helpers *make_pool(const struct gcr_backend *backend, const char *directory,
+				     const char *simulator, int64_t idle_usec)
+{
+	struct gcr_helpers_config config = {
+		.backend = backend,
+		.helper_directory = directory,
+		.simulator_directory = simulator,
+		.idle_usec = idle_usec,
+	};
+	struct gcr_helpers *helpers;
+
+	CHECK(gcr_helpers_create(&config, &helpers) == 0);
+	return helpers;
+}
+
+static struct gcr_helper *take(struct gcr_helpers *helpers)
+{
+	struct gcr_helper *helper = NULL;
+	struct gcr_error error;
+	int r;
+
+	r = gcr_helpers_take_control(helpers, PATIENCE_USEC, -1, &helper, &error);
+	if (r < 0)
+		fprintf(stderr, "take_control: %s\n", error.words);
+	CHECK(r == 0);
+	return helper;
+}
+
+static int open_process(pid_t pid)
+{
+	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+
+	CHECK(pidfd >= 0);
+	return pidfd;
+}
+
+/* Waits until the process behind the pidfd has ended. */
+static void wait_end(int pidfd)
+{
+	struct pollfd end = {.fd = pidfd, .events = POLLIN};
+
+	CHECK(poll(&end, 1, (int)(PATIENCE_USEC / 1000)) == 1);
+}
+
+/* Returns the pid of the child with the name `comm`, 0 if there is none. */
+static pid_t find_child(const char *comm)
+{
+	_cleanup_closedir_ DIR *dir = opendir("/proc");
+	struct dirent *entry;
+
+	CHECK(dir);
+	while ((entry = readdir(dir))) {
+		pid_t pid = (pid_t)atoi(entry->d_name);
+		struct gcr_proc_stat status;
+
+		if (pid > 0 && gcr_proc_stat(pid, &status) == 0 && status.parent == getpid() &&
+		    strcmp(status.comm, comm) == 0 && status.state != 'Z')
+			return pid;
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,790 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * fs/helper/looker.c with the real gpucr-look, and with a fake helper that lies, dies or does not
+ * answer: this program under the helper's name.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fs/helper/looker.h"
+#include "fs/helper/looker_process.h"
+#include "fs/helper/looker_silent.h"
+#include "lib/cleanup.h"
+#include "lib/clock.h"
+#include "lib/proc_file.h"
+#include "lib/proc_page.h"
+#include "lib/proc_source.h"
+#include "lib/procfs.h"
+#include "lib/protocol.h"
+#include "test/unit/test.h"
+
+#define NOBODYS_PID (1 << 22) /* PID_MAX_LIMIT: no process has this pid */
+#define SECOND_USEC INT64_C(1000000)
+
+#define MANY	    120
+#define OWNER	    54321
+#define OTHER_OWNER 54400
+#define HELPERS_MAX 8
+#define ASKING_MAX  4
+
+static char directory[] = "/tmp/gpucr-looker.XXXXXX";
+
+/* ---- a helper that lies ---- */
+
+static struct gcr_message message;
+
+static void reply(uint16_t type, uint32_t sequence, int32_t error, uint64_t bytes, size_t more,
+		  int fd)
+{
+	struct {
+		struct gcr_looker_reply head;
+		char data[4096];
+	} packet = {.head = {.error = error, .bytes = bytes, .devices = ~0u}};
+
+	memset(packet.data, 'x', sizeof(packet.data));
+	gcr_message_send(GCR_LOOKER_SOCKET, type, sequence, &packet, sizeof(packet.head) + more,
+			 fd >= 0 ? &fd : NULL, fd >= 0);
+}
+
+/* Does the process @pid belong to the user with many ids? */
+static bool is_owners(pid_t pid)
+{
+	struct gcr_proc_status status;
+
+	return gcr_proc_status(pid, &status) == 0 && status.real_uid >= OWNER &&
+	       status.real_uid < OTHER_OWNER;
+}
+
+/* Time that a "late" or "busy" helper takes to answer. */
+#define LATE_USEC (100 * INT64_C(1000))
+
+/*
+ * Take LATE_USEC if the kind @how demands that, except for the first question, which is about the
+ * asking process.
+ */
+static void take_time(const char *how, pid_t pid)
+{
+	int64_t until_usec = gcr_clock_usec() + LATE_USEC;
+
+	if (pid != getppid() && !strcmp(how, "late"))
+		usleep(LATE_USEC);
+	while (pid != getppid() && !strcmp(how, "busy") && gcr_clock_usec() < until_usec)
+		;
+}
+
+/*
+ * Answer truthfully, and return true, to the first question and, where the test asks for that, to
+ * questions about other users' processes.
+ */
+static bool is_honest(const char *how)
+{
+	static char text[4096];
+	struct {
+		struct gcr_looker_reply head;
+		char data[4096];
+	} packet = {};
+	const char *place = getenv("GPUCR_TEST_HONEST");
+	struct gcr_looker_request request;
+	bool is_so;
+	pid_t pid;
+	char path[64];
+	ssize_t got;
+	int fd;
+
+	gcr_message_payload(&message, &request, sizeof(request));
+	pid = request.pid;
+	snprintf(path, sizeof(path), "%s/honest", place ? place : "/nonexistent");
+	is_so = access(path, F_OK) == 0;
+	snprintf(path, sizeof(path), "%s/other", place ? place : "/nonexistent");
+	is_so |= access(path, F_OK) == 0 && !is_owners(pid);
+	is_so |= !strcmp(how, "late") || !strcmp(how, "busy");
+	if (!is_so)
+		return false;
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	got = read(fd, text, sizeof(text));
+	CHECK(got > 0);
+	take_time(how, pid);
+	memcpy(packet.data, text, (size_t)got);
+	packet.head.bytes = (uint64_t)got;
+	return gcr_message_send(GCR_LOOKER_SOCKET, GCR_LOOKER_REPLY, message.header.sequence,
+				&packet, sizeof(packet.head) + (size_t)got, NULL, 0) == 0;
+}
+
+/*
+ * Make this helper unkillable for the looker, like a process that waits in the kernel: after a
+ * SIGKILL the helper is a zombie that its parent cannot reap while another process traces it, until
+ * the file "immortal" is removed.
+ */
+static void become_immortal(void)
+{
+	pid_t traced = getpid();
+	int ready[2];
+	char path[64];
+	char byte;
+
+	snprintf(path, sizeof(path), "%s/immortal", getenv("GPUCR_TEST_HONEST"));
+	CHECK(pipe(ready) == 0);
+	if (!fork()) {
+		close(GCR_LOOKER_SOCKET);
+		prctl(PR_SET_PTRACER, 0);
+		if (ptrace(PTRACE_SEIZE, traced, NULL, NULL) < 0 || write(ready[1], "", 1) != 1)
+			_exit(1);
+		for (int i = 0; i < 60000 && access(path, F_OK) == 0; i++)
+			usleep(1000);
+		_exit(0);
+	}
+	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+	CHECK(read(ready[0], &byte, 1) == 1);
+}
+
+static int lie(const char *how)
+{
+	if (!strcmp(how, "immortal"))
+		become_immortal();
+	while (gcr_message_receive(GCR_LOOKER_SOCKET, -1, -1, &message) == 0) {
+		uint32_t sequence = message.header.sequence;
+
+		gcr_message_close_fds(&message);
+		if (is_honest(how))
+			continue;
+		if (!strcmp(how, "end"))
+			return 1;
+		if (!strcmp(how, "die"))
+			raise(SIGKILL);
+		if (!strcmp(how, "silence") || !strcmp(how, "immortal"))
+			pause();
+		if (!strcmp(how, "garbage") && write(GCR_LOOKER_SOCKET, "garbage", 7) != 7)
+			return 1;
+		if (!strcmp(how, "sequence"))
+			reply(GCR_LOOKER_REPLY, sequence + 1, 0, 0, 0, -1);
+		if (!strcmp(how, "type"))
+			reply(GCR_MESSAGE_RESULT, sequence, 0, 0, 0, -1);
+		if (!strcmp(how, "long"))
+			reply(GCR_LOOKER_REPLY, sequence, 0, UINT64_MAX, 16, -1);
+		if (!strcmp(how, "short"))
+			reply(GCR_LOOKER_REPLY, sequence, 0, 16, 4096, -1);
+		if (!strcmp(how, "errno"))
+			reply(GCR_LOOKER_REPLY, sequence, -5, 0, 0, -1);
+		if (!strcmp(how, "large errno"))
+			reply(GCR_LOOKER_REPLY, sequence, 1 << 30, 0, 0, -1);
+		/* Well-formed answers of another kind than the question's. */
+		if (!strcmp(how, "text"))
+			reply(GCR_LOOKER_REPLY, sequence, 0, 300, 300, -1);
+		if (!strcmp(how, "file"))
+			reply(GCR_LOOKER_REPLY, sequence, 0, 0, 0, open("/dev/null", O_RDONLY));
+	}
+	return 0;
+}
+
+/* ---- checks with one looker ---- */
+
+/*
+ * Run @check in a child: a looker is started once in a process, and its helpers are this process's
+ * children.
+ */
+static void in_child(void (*check)(const char *how), const char *how)
+{
+	pid_t pid = fork();
+	int status;
+
+	CHECK(pid >= 0);
+	if (!pid) {
+		check(how);
+		exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid);
+	if (status)
+		fprintf(stderr, "with a helper of the kind: %s\n", how);
+	CHECK(status == 0);
+}
+
+static unsigned int count_fds(void)
+{
+	unsigned int count = 0;
+
+	for (int fd = 0; fd < 1024; fd++)
+		count += fcntl(fd, F_GETFD) >= 0;
+	return count;
+}
+
+static void start_real(void)
+{
+	struct gcr_error error = {0};
+
+	if (gcr_looker_start(getenv("GPUCR_TEST_HELPERS"), true, &error) < 0) {
+		fprintf(stderr, "%s\n", error.words);
+		CHECK(false);
+	}
+}
+
+/* Look at this process in all seven ways; @result gets the results. */
+static void look(int result[7])
+{
+	struct gcr_scan_wanted wanted = {.devices[0].path = "/dev/null"};
+	unsigned int devices = 0;
+	uint64_t start_ticks = 0;
+	struct gcr_proc_stat stat;
+	char target[64], data[8];
+	int namespace_fd = -1;
+	size_t bytes = 0;
+	char *text = NULL;
+	const int fd = 0;
+	bool is_same;
+
+	result[0] = gcr_proc_stat(getpid(), &stat);
+	result[1] = gcr_proc_link(getpid(), "exe", target, sizeof(target));
+	result[2] = gcr_proc_open_namespace(getpid(), "pid", &namespace_fd);
+	result[3] = gcr_proc_peek(getpid(), (uintptr_t)directory, data, sizeof(data));
+	result[4] = gcr_proc_same_files(getpid(), getpid(), &fd, 1, &is_same);
+	result[5] = gcr_looker_devices(getpid(), &wanted, &devices, &start_ticks);
+	result[6] = gcr_proc_links(getpid(), &text, &bytes);
+	CHECK(devices < 1u << GCR_SCAN_DEVICES_MAX);
+	if (namespace_fd >= 0)
+		close(namespace_fd);
+	free(text);
+}
+
+static void flag(const char *name, bool is_set)
+{
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/%s", directory, name);
+	if (!is_set) {
+		CHECK(unlink(path) == 0);
+		return;
+	}
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && close(fd) == 0);
+}
+
+static void start_liar(const char *how)
+{
+	struct gcr_error error = {0};
+
+	CHECK(setenv("GPUCR_TEST_LIE", how, 1) == 0);
+	CHECK(setenv("GPUCR_TEST_HONEST", directory, 1) == 0);
+	flag("honest", true);
+	CHECK(gcr_looker_start(directory, true, &error) == 0);
+	flag("honest", false);
+}
+
+/* Stop the looker: no helper, child or descriptor is left, whatever the helpers did. */
+static void stop_liar(unsigned int fds)
+{
+	struct gcr_looker_figures figures;
+	int64_t until_usec = gcr_clock_usec() + 10 * GCR_USEC_PER_SEC;
+
+	/* A killed helper may take a moment to disappear. */
+	do
+		gcr_looker_figures(&figures);
+	while (figures.abandoned && gcr_clock_usec() < until_usec && !usleep(1000));
+	CHECK(figures.abandoned == 0);
+	gcr_looker_stop();
+	CHECK(!gcr_proc_source());
+	CHECK(count_fds() == fds);
+	/* The last killed helpers may take a moment, too. */
+	while (waitpid(-1, NULL, WNOHANG) >= 0 && gcr_clock_usec() < until_usec)
+		usleep(1000);
+	CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
+}
+
+/* A helper that does not behave as one of ours: each look fails with EIO. */
+static void with_broken(const char *how)
+{
+	struct gcr_error error = {0};
+	unsigned int fds = count_fds();
+	int result[7];
+
+	setenv("GPUCR_TEST_LIE", how, 1);
+	CHECK(gcr_looker_start(directory, true, &error) == -EIO);
+	CHECK(strstr(error.words, "gpucr-look cannot be started, or does not answer"));
+	start_liar(how);
+	look(result);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(result); i++)
+		CHECK(result[i] == -EIO);
+	stop_liar(fds);
+}
+
+/* Well-formed answers to other questions are refused. */
+static void with_texts(const char *how)
+{
+	unsigned int fds = count_fds();
+	int result[7];
+
+	start_liar(how);
+	look(result);
+	CHECK(result[0] < 0);
+	for (size_t i = 2; i < 6; i++)
+		CHECK(result[i] == -EIO);
+	stop_liar(fds);
+}
+
+/* A well-formed answer with a descriptor that does not fit the question is refused. */
+static void with_file(const char *how)
+{
+	unsigned int fds = count_fds();
+	int result[7];
+
+	start_liar(how);
+	look(result);
+	CHECK(result[0] < 0);
+	CHECK(result[2] == -EIO);
+	stop_liar(fds);
+}
+
+/* A silent helper is killed at the deadline; looks at the process are then refused for a while. */
+static void with_silence(const char *how)
+{
+	int64_t began_usec = gcr_clock_usec();
+	unsigned int fds = count_fds();
+	struct gcr_looker_figures figures;
+	int result[7];
+
+	start_liar(how);
+	look(result);
+	CHECK(result[0] == -ETIMEDOUT);
+	for (size_t i = 1; i < GCR_ARRAY_SIZE(result); i++)
+		CHECK(result[i] == -EBUSY || result[i] == -ETIMEDOUT);
+	CHECK(gcr_looker_is_silent(getpid()));
+	gcr_looker_figures(&figures);
+	CHECK(figures.silent >= 1 && figures.kills >= 1);
+	CHECK(gcr_clock_usec() - began_usec < 20 * SECOND_USEC);
+	gcr_looker_stop();
+	CHECK(count_fds() == fds);
+}
+
+/* ---- many looks at a time ---- */
+
+#define SLOW_USEC (500 * INT64_C(1000))
+
+/* All ids from OWNER on belong to one user. */
+static uid_t owner_of(uid_t uid, void *data)
+{
+	return data || (uid >= OWNER && uid < OWNER + 50) ? OWNER : uid;
+}
+
+/* Start idle processes with ids from @uid on; (uid_t)-1: with the caller's id. */
+static void start_children(pid_t *children, size_t count, uid_t uid)
+{
+	for (size_t i = 0; i < count; i++) {
+		int ready[2];
+		char byte;
+
+		CHECK(pipe(ready) == 0);
+		children[i] = fork();
+		CHECK(children[i] >= 0);
+		if (!children[i]) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			if (uid != (uid_t)-1 && setuid(uid + (uid_t)(i % 7)) < 0)
+				_exit(1);
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			CHECK(write(ready[1], "", 1) == 1);
+			for (;;)
+				pause();
+		}
+		CHECK(read(ready[0], &byte, 1) == 1);
+		close(ready[0]);
+		close(ready[1]);
+	}
+}
+
+static void end_children(const pid_t *children, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		kill(children[i], SIGKILL);
+		waitpid(children[i], NULL, 0);
+	}
+}
+
+static void *look_at_memory(void *data)
+{
+	char byte;
+	int r = gcr_proc_peek(*(pid_t *)data, (uintptr_t)directory, &byte, 1);
+
+	CHECK(r == -EBUSY || r == -ETIMEDOUT);
+	return NULL;
+}
+
+static void *look_at_stat(void *data)
+{
+	struct gcr_proc_stat stat;
+	int r = gcr_proc_stat(*(pid_t *)data, &stat);
+
+	CHECK(r == -EBUSY || r == -ETIMEDOUT);
+	return NULL;
+}
+
+static void start_looks(pthread_t *threads, pid_t *children, size_t count, void *(*run)(void *))
+{
+	for (size_t i = 0; i < count; i++)
+		CHECK(pthread_create(&threads[i], NULL, run, &children[i]) == 0);
+}
+
+static void await_looks(const pthread_t *threads, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+/* All looks wait for a helper before the first of them is known to keep its helper for ever. */
+static void with_immortal(const char *how)
+{
+	static pthread_t threads[MANY];
+	static pid_t children[MANY];
+	struct gcr_looker_figures figures;
+
+	start_children(children, MANY, (uid_t)-1);
+	flag("immortal", true);
+	start_liar(how);
+	gcr_looker_set_owners(owner_of, children);
+	for (int round = 0; round < 2; round++) {
+		start_looks(threads, children, MANY, look_at_memory);
+		await_looks(threads, MANY);
+		gcr_looker_figures(&figures);
+		CHECK(figures.abandoned >= 1 && figures.abandoned <= ASKING_MAX);
+		CHECK(figures.helpers <= HELPERS_MAX);
+	}
+	flag("immortal", false);
+	for (int i = 0; figures.abandoned && i < 10000; i++) {
+		usleep(1000);
+		gcr_looker_figures(&figures);
+	}
+	CHECK(!figures.abandoned);
+	gcr_looker_stop();
+	end_children(children, MANY);
+}
+
+/*
+ * Silent looks at processes of a user with many ids, and looks at other users' processes, which do
+ * not wait for these.
+ */
+static void with_one_owner(const char *how)
+{
+	enum { COUNT = 40 };
+	static pthread_t threads[COUNT];
+	static pid_t children[COUNT];
+	pid_t other;
+	struct gcr_looker_figures figures;
+	struct gcr_proc_stat stat;
+	int64_t began_usec;
+
+	start_children(children, COUNT, OWNER);
+	start_children(&other, 1, OTHER_OWNER);
+	start_liar(how);
+	gcr_looker_set_owners(owner_of, NULL);
+	flag("other", true);
+	start_looks(threads, children, COUNT, look_at_stat);
+	/* While the first looks at the user's processes are pending, and after that. */
+	for (int i = 0; i < 20; i++) {
+		began_usec = gcr_clock_usec();
+		CHECK(gcr_proc_stat(getpid(), &stat) == 0);
+		CHECK(gcr_proc_stat(other, &stat) == 0);
+		CHECK(gcr_clock_usec() - began_usec < SLOW_USEC);
+		gcr_looker_figures(&figures);
+		CHECK(figures.helpers <= HELPERS_MAX);
+		usleep(20000);
+	}
+	await_looks(threads, COUNT);
+	gcr_looker_figures(&figures);
+	CHECK(figures.silent >= 1);
+	/*
+	 * Looks at other users' processes get their full time and are not refused, however many of
+	 * this user's are silent.
+	 */
+	CHECK(gcr_proc_stat(other, &stat) == 0);
+	flag("other", false);
+	gcr_looker_stop();
+	end_children(children, COUNT);
+	end_children(&other, 1);
+}
+
+static void *look_at_stat_well(void *data)
+{
+	struct gcr_proc_stat stat;
+
+	CHECK(gcr_proc_stat(*(pid_t *)data, &stat) == 0);
+	return NULL;
+}
+
+/*
+ * Many looks at processes of one owner at the same time, on a loaded machine. No look is refused:
+ * with running ("busy") helpers of any owner, with waiting ("late") ones of a trusted owner.
+ */
+static void with_much_to_do(const char *how)
+{
+	enum { COUNT = 12 };
+	static pthread_t threads[COUNT];
+	static pid_t children[COUNT];
+	struct gcr_looker_figures figures;
+
+	start_children(children, COUNT, !strcmp(how, "busy") && geteuid() == 0 ? OWNER : (uid_t)-1);
+	start_liar(how);
+	gcr_looker_set_owners(owner_of, NULL);
+	start_looks(threads, children, COUNT, look_at_stat_well);
+	await_looks(threads, COUNT);
+	gcr_looker_figures(&figures);
+	CHECK(figures.silent == 0 && figures.kills == 0);
+	gcr_looker_stop();
+	end_children(children, COUNT);
+}
+
+static int count_mapping(const char *path, void *data)
+{
+	*(unsigned int *)data += !strcmp(path, "/dev/zero");
+	return 0;
+}
+
+static long read_number(const char *path)
+{
+	char *text;
+	long number;
+
+	CHECK(gcr_file_read(path, &text, NULL) == 0);
+	number = strtol(text, NULL, 10);
+	free(text);
+	return number;
+}
+
+/* Make a page with @seals, whose library says that it is parked. */
+static struct gcr_page *make_page(int seals, int *ret_fd)
+{
+	struct gcr_page *page;
+
+	*ret_fd = memfd_create(GCR_PAGE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	CHECK(*ret_fd >= 0 && ftruncate(*ret_fd, sizeof(*page)) == 0);
+	CHECK(fcntl(*ret_fd, F_ADD_SEALS, seals) == 0);
+	page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, *ret_fd, 0);
+	CHECK(page != MAP_FAILED);
+	page->magic = GCR_PAGE_MAGIC;
+	page->version = GCR_PAGE_VERSION;
+	page->is_parked = 1;
+	return page;
+}
+
+static void drop_page(struct gcr_page *page, int fd)
+{
+	munmap(page, sizeof(*page));
+	close(fd);
+}
+
+/* All pages of the process are called back, and no file that only resembles one. */
+static void check_unpark(void)
+{
+	struct gcr_page *pages[4];
+	int fds[4];
+
+	pages[0] = make_page(F_SEAL_SHRINK | F_SEAL_GROW, &fds[0]);
+	pages[1] = make_page(0, &fds[1]);
+	pages[2] = make_page(F_SEAL_SHRINK | F_SEAL_GROW, &fds[2]);
+	pages[2]->version++;
+	pages[3] = make_page(F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, &fds[3]);
+	CHECK(gcr_proc_unpark_pages(getpid()) == 0);
+	CHECK(!pages[0]->is_parked && pages[1]->is_parked && pages[2]->is_parked &&
+	      !pages[3]->is_parked);
+	CHECK(gcr_proc_unpark_pages(NOBODYS_PID) == -ESRCH);
+	for (int i = 0; i < 4; i++)
+		drop_page(pages[i], fds[i]);
+}
+
+/* The real helper returns the same as this process reads itself, also for large texts. */
+static void with_real(const char *how)
+{
+	struct gcr_scan_wanted wanted = {.devices[1].path = "/dev/zero"};
+	int zero_fd = open("/dev/zero", O_RDWR | O_CLOEXEC);
+	const int fds[] = {zero_fd, 0};
+	struct gcr_proc_stat stat, ours;
+	unsigned int devices = 0, mapped = 0;
+	uint64_t start_ticks = 0;
+	char target[4096], expected[4096] = "";
+	char *text, *own_text;
+	size_t bytes, own_bytes;
+	bool is_same[2];
+	int r, fd;
+	pid_t child;
+
+	CHECK(zero_fd >= 0);
+	CHECK(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, zero_fd, 0) != MAP_FAILED);
+	/*
+	 * Many lines of maps: each mapping differs from the one before, so that the kernel does not
+	 * merge them.
+	 */
+	for (int i = 0; i < 2000; i++)
+		CHECK(mmap(NULL, 4096, i % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS,
+			   -1, 0) != MAP_FAILED);
+	for (int i = 0; i < 900; i++)
+		CHECK((fd = dup(zero_fd)) >= 0 || errno == EMFILE);
+	CHECK(gcr_proc_stat(getpid(), &ours) == 0);
+	CHECK(gcr_proc_links(getpid(), &own_text, &own_bytes) == 0);
+	free(own_text);
+	start_real();
+	CHECK(gcr_proc_stat(getpid(), &stat) == 0 && stat.start_ticks == ours.start_ticks);
+	CHECK(gcr_proc_stat(NOBODYS_PID, &stat) == -ESRCH);
+	CHECK(readlink("/proc/self/exe", expected, sizeof(expected) - 1) > 0);
+	CHECK(gcr_proc_link(getpid(), "exe", target, sizeof(target)) == 0);
+	CHECK(!strcmp(target, expected));
+	CHECK(gcr_proc_open_namespace(getpid(), "pid", &fd) == 0 && close(fd) == 0);
+	CHECK(gcr_proc_peek(getpid(), (uintptr_t)expected, target, sizeof(target)) == 0);
+	CHECK(!memcmp(target, expected, sizeof(target)));
+	CHECK(gcr_proc_peek(getpid(), 1, target, 8) == -EFAULT);
+	check_unpark();
+	CHECK(gcr_proc_links(getpid(), &text, &bytes) == 0 && bytes > own_bytes);
+	free(text);
+	CHECK(gcr_proc_read(getpid(), "maps", &text, &bytes) == 0 && bytes > 65536);
+	free(text);
+	CHECK(gcr_proc_each_mapping(getpid(), count_mapping, &mapped) == 0 && mapped == 1);
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		fd = open("/dev/full", O_RDWR);
+		dup2(fd, 0);
+		for (;;)
+			pause();
+	}
+	do
+		r = gcr_proc_same_files(getpid(), child, fds, 2, is_same);
+	while (r == 0 && is_same[1]);
+	CHECK(r == 0 && is_same[0] && !is_same[1]);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	CHECK(gcr_looker_devices(getpid(), &wanted, &devices, &start_ticks) == 0);
+	CHECK(devices == 2 && start_ticks == ours.start_ticks);
+	CHECK(gcr_looker_devices(NOBODYS_PID, &wanted, &devices, &start_ticks) == -ESRCH);
+	gcr_looker_stop();
+	/* A killed helper may need longer for its end than gcr_looker_stop() waits. */
+	while (waitpid(-1, NULL, 0) > 0)
+		;
+	CHECK(errno == ECHILD);
+}
+
+/* A large program is no attacker: 60,000 mappings of files with long names can be searched. */
+static void with_many_mappings(const char *how)
+{
+	enum { COUNT = 60000, NAME_BYTES = 200 };
+	char path[PATH_MAX];
+	unsigned int mapped = 0;
+	size_t bytes;
+	char *text;
+	int fd;
+
+	if (read_number("/proc/sys/vm/max_map_count") < COUNT + 2000)
+		return;
+	snprintf(path, sizeof(path), "%s/%0*d", directory, NAME_BYTES, 0);
+	CHECK(mkdir(path, 0700) == 0);
+	snprintf(path, sizeof(path), "%s/%0*d/%0*d", directory, NAME_BYTES, 0, NAME_BYTES, 0);
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0);
+	/* All mappings begin at the file's start, so that the kernel does not merge them. */
+	for (int i = 0; i < COUNT; i++)
+		CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) != MAP_FAILED);
+	CHECK(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, open("/dev/zero", O_RDWR | O_CLOEXEC), 0) !=
+	      MAP_FAILED);
+	start_real();
+	CHECK(gcr_proc_read(getpid(), "maps", &text, &bytes) == 0 && bytes > 16 << 20);
+	free(text);
+	CHECK(gcr_proc_each_mapping(getpid(), count_mapping, &mapped) == 0 && mapped == 1);
+	gcr_looker_stop();
+	CHECK(unlink(path) == 0);
+	*strrchr(path, '/') = '\0';
+	CHECK(rmdir(path) == 0);
+}
+
+/* ---- the table ---- */
+
+static void check_table(void)
+{
+	static struct gcr_silent silent;
+	int64_t now_usec = SECOND_USEC;
+	pid_t child;
+
+	CHECK(!gcr_silent_pauses(&silent, getpid(), GCR_SILENT_ALL, now_usec));
+	/* Only looks at the process's memory are paused, not other looks. */
+	gcr_silent_note(&silent, getpid(), GCR_SILENT_MEMORY, 7, now_usec);
+	CHECK(gcr_silent_pauses(&silent, getpid(), GCR_SILENT_MEMORY, now_usec));
+	CHECK(!gcr_silent_pauses(&silent, getpid(), GCR_SILENT_ALL, now_usec));
+	CHECK(!gcr_silent_pauses(&silent, getppid(), GCR_SILENT_MEMORY, now_usec));
+	CHECK(gcr_silent_count(&silent, 7) == 1 && gcr_silent_count(&silent, 8) == 0);
+	/* The pauses grow up to a maximum. */
+	for (int64_t pause = GCR_SILENT_MIN_USEC, i = 0; i < 10; i++) {
+		CHECK(gcr_silent_pauses(&silent, getpid(), GCR_SILENT_MEMORY,
+					now_usec + pause - 1));
+		CHECK(!gcr_silent_pauses(&silent, getpid(), GCR_SILENT_MEMORY, now_usec + pause));
+		now_usec += pause;
+		gcr_silent_note(&silent, getpid(), GCR_SILENT_MEMORY, 7, now_usec);
+		pause = 2 * pause < GCR_SILENT_TOP_USEC ? 2 * pause : GCR_SILENT_TOP_USEC;
+	}
+	/* An answer of the other kind does not remove the memory entry. */
+	gcr_silent_note(&silent, getpid(), GCR_SILENT_ALL, 7, now_usec);
+	gcr_silent_forget(&silent, getpid(), GCR_SILENT_ALL);
+	CHECK(gcr_silent_has(&silent, getpid()));
+	gcr_silent_forget(&silent, getpid(), GCR_SILENT_MEMORY);
+	CHECK(!gcr_silent_has(&silent, getpid()) && silent.count == 0);
+
+	/* A process that ends frees its entry, also for the next process with the same pid. */
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			pause();
+	}
+	gcr_silent_note(&silent, child, GCR_SILENT_ALL, 7, now_usec);
+	CHECK(gcr_silent_pauses(&silent, child, GCR_SILENT_MEMORY, now_usec));
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	CHECK(!gcr_silent_pauses(&silent, child, GCR_SILENT_MEMORY, now_usec));
+
+	/* A full table replaces an entry by a new one. */
+	for (int i = 0; i < GCR_SILENT_MAX + 10; i++)
+		gcr_silent_note(&silent, NOBODYS_PID + i, GCR_SILENT_ALL, 7, now_usec + i);
+	CHECK(silent.count == GCR_SILENT_MAX);
+	CHECK(gcr_silent_has(&silent, NOBODYS_PID + GCR_SILENT_MAX + 9));
+	gcr_silent_finish(&silent);
+	CHECK(silent.count == 0);
+}
+
+int main(int argc, char **argv)
+{
+	static const char *const broken[] = {"end",  "die",   "garbage", "sequence",   "type",
+					     "long", "short", "errno",	 "large errno"};
+	const char *name = strrchr(argv[0], '/');
+	char path[64], self[4096] = "";
+
+	if (!strcmp(name ? name + 1 : argv[0], GCR_LOOKER_PROGRAM))
+		return lie(getenv("GPUCR_TEST_LIE"));
+	CHECK(getenv("GPUCR_TEST_HELPERS"));
+	CHECK(mkdtemp(directory));
+	CHECK(readlink("/proc/self/exe", self, sizeof(self) - 1) > 0);
+	snprintf(path, sizeof(path), "%s/%s", directory, GCR_LOOKER_PROGRAM);
+	CHECK(symlink(self, path) == 0);
+	check_table();
+	in_child(with_real, "the real one");
+	in_child(with_many_mappings, "many mappings");
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(broken); i++)
+		in_child(with_broken, broken[i]);
+	in_child(with_texts, "text");
+	in_child(with_file, "file");
+	in_child(with_silence, "silence");
+	in_child(with_immortal, "immortal");
+	in_child(with_much_to_do, "late");
+	in_child(with_much_to_do, "busy");
+	/* This test needs several users. */
+	if (geteuid() == 0)
+		in_child(with_one_owner, "silence");
+	CHECK(unlink(path) == 0 && rmdir(directory) == 0);
+	return 0;
+}

@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Folders (the directory tree of a snapshot): the numbers under which items are known, and what
+ * happens to open items.
+ */
+#include "fs/store/folder_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "fs/store/store.h"
+#include "test/unit/test.h"
+
+static char directory[64];
+static struct gcr_folder *folder;
+
+static void start(void)
+{
+	int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	CHECK(fd >= 0);
+	CHECK(!gcr_folder_create(&(struct gcr_folder_config){.root_fd = fd}, &folder));
+	close(fd);
+}
+
+static uint32_t make_directory(uint32_t parent, const char *name)
+{
+	struct gcr_folder_entry entry;
+
+	CHECK(!gcr_folder_mkdir(folder, parent, name, 0755, geteuid(), getegid(), &entry));
+	CHECK(S_ISDIR(entry.stat.st_mode) && (entry.stat.st_mode & 07777) == 0755);
+	return entry.item;
+}
+
+static struct gcr_folder_file *make_file(uint32_t parent, const char *name, uint32_t *ret_item)
+{
+	struct gcr_folder_entry entry;
+	struct gcr_folder_file *file;
+
+	CHECK(!gcr_folder_create_file(folder, parent, name, O_RDWR, 0640, geteuid(), getegid(),
+				      &entry, &file));
+	*ret_item = entry.item;
+	return file;
+}
+
+static uint32_t look_up(uint32_t parent, const char *name)
+{
+	struct gcr_folder_entry entry;
+
+	CHECK(!gcr_folder_lookup(folder, parent, name, &entry));
+	return entry.item;
+}
+
+static int lookup_error(uint32_t parent, const char *name)
+{
+	struct gcr_folder_entry entry;
+
+	return gcr_folder_lookup(folder, parent, name, &entry);
+}
+
+/*
+ * An item is known until it has been forgotten as often as it was looked up; so is its parent while
+ * an item below is known.
+ */
+static void test_forget(void)
+{
+	struct gcr_folder_entry entry;
+	uint32_t above;
+	uint32_t below;
+	uint64_t generation;
+
+	start();
+	above = make_directory(GCR_FOLDER_ROOT, "above");
+	below = make_directory(above, "below");
+	CHECK(look_up(GCR_FOLDER_ROOT, "above") == above && look_up(above, "below") == below);
+	CHECK(folder->named_count == 2);
+	gcr_folder_forget(folder, above, 2);
+	CHECK(folder->named_count == 2 && !gcr_folder_stat(folder, below, &entry.stat));
+	gcr_folder_forget(folder, below, 1);
+	CHECK(folder->named_count == 2);
+	CHECK(!gcr_folder_lookup(folder, above, "below", &entry) && entry.item == below);
+	generation = entry.generation;
+	gcr_folder_forget(folder, below, 5); /* more lookups than were made */
+	CHECK(folder->named_count == 0);
+	CHECK(gcr_folder_stat(folder, below, &entry.stat) == -ESTALE);
+	CHECK(lookup_error(above, "below") == -ESTALE);
+	gcr_folder_forget(folder, below, 1);
+	gcr_folder_forget(folder, 123456, 1);
+	gcr_folder_forget(folder, GCR_FOLDER_ROOT, 10);
+	/* An item number that is used again has another generation. */
+	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "above", &entry));
+	above = entry.item;
+	CHECK(!gcr_folder_lookup(folder, above, "below", &entry));
+	CHECK(entry.item != below || entry.generation > generation);
+	CHECK(!gcr_folder_remove(folder, above, "below", true));
+	CHECK(!gcr_folder_remove(folder, GCR_FOLDER_ROOT, "above", true));
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
+/* Names below a directory that is renamed, and two directories that are exchanged. */
+static void test_rename(void)
+{
+	struct stat stat;
+	uint32_t one, two, file_item, other_item;
+	struct gcr_folder_file *file;
+	struct gcr_folder_file *other;
+
+	start();
+	one = make_directory(GCR_FOLDER_ROOT, "one");
+	two = make_directory(GCR_FOLDER_ROOT, "two");
+	file = make_file(one, "file", &file_item);
+	gcr_folder_close(file);
+	CHECK(!gcr_folder_rename(folder, GCR_FOLDER_ROOT, "one", two, "moved", 0));
+	CHECK(look_up(two, "moved") == one && look_up(one, "file") == file_item);
+	CHECK(lookup_error(GCR_FOLDER_ROOT, "one") == -ENOENT);
+	CHECK(!gcr_folder_stat(folder, file_item, &stat));
+	CHECK(gcr_folder_rename(folder, GCR_FOLDER_ROOT, "two", one, "x", 0) == -EINVAL);
+	other = make_file(GCR_FOLDER_ROOT, "other", &other_item);
+	CHECK(gcr_folder_rename(folder, one, "file", GCR_FOLDER_ROOT, "other", RENAME_NOREPLACE) ==
+	      -EEXIST);
+	CHECK(gcr_folder_rename(folder, one, "file", GCR_FOLDER_ROOT, "other", 4) == -EINVAL);
+	CHECK(!gcr_folder_rename(folder, one, "file", GCR_FOLDER_ROOT, "other", RENAME_EXCHANGE));
+	CHECK(look_up(one, "file") == other_item);
+	CHECK(look_up(GCR_FOLDER_ROOT, "other") == file_item);
+	/* Rename onto an open file: the replaced file stays usable without a name. */
+	CHECK(gcr_folder_write(other, "bytes", 5, 0) == 5);
+	CHECK(!gcr_folder_rename(folder, GCR_FOLDER_ROOT, "other", one, "file", 0));
+	CHECK(look_up(one, "file") == file_item);
+	CHECK(!gcr_folder_stat(folder, other_item, &stat) && stat.st_size == 5 && !stat.st_nlink);
+	gcr_folder_close(other);
+	/* The item exists as long as the kernel knows the number. */
+	CHECK(!gcr_folder_stat(folder, other_item, &stat) && stat.st_size == 5 && !stat.st_nlink);
+	gcr_folder_forget(folder, other_item, UINT64_MAX);
+	CHECK(gcr_folder_stat(folder, other_item, &stat) == -ESTALE);
+	CHECK(!gcr_folder_remove(folder, one, "file", false));
+	CHECK(gcr_folder_remove(folder, GCR_FOLDER_ROOT, "two", true) == -ENOTEMPTY);
+	CHECK(!gcr_folder_remove(folder, two, "moved", true));
+	CHECK(!gcr_folder_remove(folder, GCR_FOLDER_ROOT, "two", true));
+	CHECK(lookup_error(one, "file") == -ESTALE);
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
+/*
+ * The depth below an unreadable directory is not known, so the rename is refused; root can read all
+ * directories.
+ */
+static void test_depth(void)
+{
+	uint32_t items[GCR_STORE_DEPTH_MAX];
+	uint32_t last = GCR_FOLDER_ROOT;
+	struct gcr_folder_entry entry;
+	uint32_t other, closed;
+
+	start();
+	for (int i = 0; i < GCR_STORE_DEPTH_MAX; i++)
+		last = items[i] = make_directory(last, "x");
+	CHECK(gcr_folder_mkdir(folder, last, "x", 0755, geteuid(), getegid(), &entry) ==
+	      -ENAMETOOLONG);
+	other = make_directory(GCR_FOLDER_ROOT, "other");
+	closed = make_directory(other, "closed");
+	make_directory(closed, "below");
+	CHECK(gcr_folder_rename(folder, GCR_FOLDER_ROOT, "other", items[29], "x2", 0) ==
+	      -ENAMETOOLONG);
+	CHECK(!fchmodat(folder->root_fd, "other/closed", 0, 0));
+	CHECK(gcr_folder_rename(folder, GCR_FOLDER_ROOT, "other", items[29], "x2", 0) ==
+	      (geteuid() ? -EACCES : -ENAMETOOLONG));
+	CHECK(!fchmodat(folder->root_fd, "other/closed", 0700, 0));
+	CHECK(!gcr_folder_rename(folder, GCR_FOLDER_ROOT, "other", items[28], "x2", 0));
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
+/* The item number may be forgotten before the file is closed, and the name may be used again. */
+static void test_unlink_while_open(void)
+{
+	struct gcr_folder_attributes attributes = {
+		.has_mode = true,
+		.mode = 0604,
+		.uid = (uid_t)-1,
+		.gid = (gid_t)-1,
+		.times = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 77}},
+	};
+	struct gcr_folder_file *first;
+	struct gcr_folder_file *second;
+	struct stat stat;
+	uint32_t item;
+	uint32_t again;
+
+	start();
+	first = make_file(GCR_FOLDER_ROOT, "file", &item);
+	CHECK(gcr_folder_write(first, "first", 5, 0) == 5);
+	CHECK(!gcr_folder_stat(folder, item, &stat));
+	CHECK(gcr_folder_has_open(folder, stat.st_ino));
+	CHECK(!gcr_folder_remove(folder, GCR_FOLDER_ROOT, "file", false));
+	second = make_file(GCR_FOLDER_ROOT, "file", &again);
+	CHECK(again != item);
+	CHECK(!gcr_folder_set(folder, item, &attributes));
+	CHECK(!gcr_folder_stat(folder, item, &stat) && (stat.st_mode & 07777) == 0604);
+	CHECK(stat.st_size == 5 && stat.st_mtim.tv_sec == 77);
+	gcr_folder_forget(folder, item, 1);
+	gcr_folder_forget(folder, again, 1);
+	again = look_up(GCR_FOLDER_ROOT, "file");
+	CHECK(!gcr_folder_stat(folder, again, &stat) && stat.st_size == 0);
+	CHECK(gcr_folder_has_open(folder, stat.st_ino));
+	CHECK(gcr_folder_write(first, "1", 1, 4) == 1 && gcr_folder_write(second, "2", 1, 0) == 1);
+	gcr_folder_close(first);
+	gcr_folder_close(second);
+	CHECK(!gcr_folder_has_open(folder, stat.st_ino));
+	CHECK(!gcr_folder_remove(folder, GCR_FOLDER_ROOT, "file", false));
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
+/*
+ * Only one descriptor is left, too few to examine an item before its removal: nothing is removed.
+ */
+static void test_few_descriptors(void)
+{
+	struct rlimit limit, few;
+	uint32_t item;
+	int last;
+
+	start();
+	gcr_folder_close(make_file(GCR_FOLDER_ROOT, "file", &item));
+	gcr_folder_close(make_file(GCR_FOLDER_ROOT, "other", &item));
+	last = dup(0);
+	CHECK(last >= 0 && !close(last) && !getrlimit(RLIMIT_NOFILE, &limit));
+	few = (struct rlimit){.rlim_cur = (rlim_t)last + 1, .rlim_max = limit.rlim_max};
+	CHECK(!setrlimit(RLIMIT_NOFILE, &few));
+	CHECK(gcr_folder_remove(folder, GCR_FOLDER_ROOT, "file", false) == -EMFILE);
+	CHECK(gcr_folder_rename(folder, GCR_FOLDER_ROOT, "other", GCR_FOLDER_ROOT, "file", 0) ==
+	      -EMFILE);
+	CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
+	CHECK(look_up(GCR_FOLDER_ROOT, "file") != look_up(GCR_FOLDER_ROOT, "other"));
+	CHECK(!gcr_folder_remove(folder, GCR_FOLDER_ROOT, "file", false));
+	CHECK(!gcr_folder_remove(folder, GCR_FOLDER_ROOT, "other", false));
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
+/* Replaces the C library's function: a process may have four mappings. */
+FILE *fopen(const char *path, const char *mode)
+{
+	static char four[] = "4";
+
+	CHECK(!strcmp(path, "/proc/sys/vm/max_map_count"));
+	return fmemopen(four, strlen(four), mode);
+}
+
+static bool is_read_from_mapping(struct gcr_folder_file *file)
+{
+	struct gcr_folder_bytes bytes;
+	bool is;
+
+	CHECK(!gcr_folder_read(file, 0, 4, &bytes) && bytes.size == 4);
+	CHECK(!memcmp(bytes.bytes, "text", 4));
+	is = !bytes.buffer;
+	gcr_folder_read_done(file, &bytes);
+	return is;
+}
+
+/* All files together use half of the mappings; a file without a mapping is still readable. */
+static void test_few_mappings(void)
+{
+	struct gcr_folder_file *files[4];
+	uint32_t item;
+
+	start();
+	for (int i = 0; i < 4; i++) {
+		char name[] = {(char)('a' + i), '\0'};
+
+		files[i] = make_file(GCR_FOLDER_ROOT, name, &item);
+		CHECK(gcr_folder_write(files[i], "text", 4, 0) == 4);
+		gcr_folder_close(files[i]);
+		CHECK(!gcr_folder_open(folder, item, O_RDONLY, &files[i]));
+		CHECK(is_read_from_mapping(files[i]) == (i < 2));
+	}
+	gcr_folder_close(files[0]);
+	CHECK(!gcr_folder_open(folder, item, O_RDONLY, &files[0]));
+	gcr_folder_close(files[3]);
+	CHECK(!is_read_from_mapping(files[0])); /* same file as files[3], already looked at */
+	gcr_folder_close(files[0]);
+	CHECK(!gcr_folder_open(folder, item, O_RDONLY, &files[0]));
+	CHECK(is_read_from_mapping(files[0]) && is_read_from_mapping(files[1]));
+	CHECK(!is_read_from_mapping(files[2]));
+	for (int i = 0; i < 3; i++)
+		gcr_folder_close(files[i]);
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
+#define MANY 5000
+
+static void test_many(void)
+{
+	struct gcr_folder_file *file;
+	uint32_t items[MANY];
+	char name[32];
+
+	start();
+	for (uint32_t i = 0; i < MANY; i++) {
+		snprintf(name, sizeof(name), "file-%u", i);
+		file = make_file(GCR_FOLDER_ROOT, name, &items[i]);
+		gcr_folder_close(file);
+	}
+	for (uint32_t i = 0; i < MANY; i++) {
+		snprintf(name, sizeof(name), "file-%u", i);
+		CHECK(look_up(GCR_FOLDER_ROOT, name) == items[i]);
+		CHECK(!gcr_folder_remove(folder, GCR_FOLDER_ROOT, name, false));
+		gcr_folder_forget(folder, items[i], 2);
+	}
+	CHECK(folder->named_count == 0 && !folder->items[GCR_FOLDER_ROOT].children);
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
+/* A file that is open for writing when a verb begins is not writable afterwards. */
+static void test_verbs(void)
+{
+	struct gcr_folder_file *before;
+	struct gcr_folder_file *after;
+	struct gcr_folder_bytes bytes;
+	uint32_t item;
+
+	start();
+	CHECK(!gcr_folder_is_touched(folder));
+	before = make_file(GCR_FOLDER_ROOT, "file", &item);
+	CHECK(gcr_folder_is_touched(folder));
+	CHECK(gcr_folder_write(before, "before", 6, 0) == 6);
+	gcr_folder_begin_verb(folder);
+	gcr_folder_begin_verb(folder);
+	CHECK(gcr_folder_write(before, "x", 1, 0) == -EBUSY);
+	gcr_folder_end_verb(folder);
+	CHECK(gcr_folder_open(folder, item, O_WRONLY, &after) == -EBUSY);
+	CHECK(gcr_folder_remove(folder, GCR_FOLDER_ROOT, "file", false) == -EBUSY);
+	gcr_folder_end_verb(folder);
+	CHECK(gcr_folder_write(before, "x", 1, 0) == -EBUSY);
+	CHECK(gcr_folder_truncate(before, 0) == -EBUSY);
+	CHECK(gcr_folder_allocate(before, 0, 0, 100) == -EBUSY);
+	CHECK(!gcr_folder_open(folder, item, O_RDWR | O_APPEND, &after));
+	CHECK(gcr_folder_write(after, " and after", 10, 0) == 10);
+	CHECK(!gcr_folder_read(before, 0, 100, &bytes));
+	CHECK(bytes.size == 16 && !memcmp(bytes.bytes, "before and after", 16));
+	gcr_folder_read_done(before, &bytes);
+	gcr_folder_retire(folder);
+	CHECK(gcr_folder_write(after, "x", 1, 0) == -ESTALE);
+	CHECK(lookup_error(GCR_FOLDER_ROOT, "file") == -ESTALE);
+	gcr_folder_close(after);
+	gcr_folder_close(before);
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
+/*
+ * A directory that takes long to walk can be renamed only within its parent, not moved elsewhere.
+ */
+static void test_move_of_many(void)
+{
+	uint32_t many, other;
+	char name[32];
+
+	start();
+	many = make_directory(GCR_FOLDER_ROOT, "many");
+	other = make_directory(GCR_FOLDER_ROOT, "elsewhere");
+	for (int i = 0; i < 4096; i++) {
+		snprintf(name, sizeof(name), "many/%d", i);
+		CHECK(!mkdirat(folder->root_fd, name, 0700));
+	}
+	CHECK(gcr_folder_rename(folder, GCR_FOLDER_ROOT, "many", other, "many", 0) == -EXDEV);
+	CHECK(gcr_folder_rename(folder, other, "many", GCR_FOLDER_ROOT, "many", RENAME_EXCHANGE) ==
+	      -EXDEV);
+	CHECK(!gcr_folder_rename(folder, GCR_FOLDER_ROOT, "many", GCR_FOLDER_ROOT, "more", 0));
+	for (int i = 1024; i < 4096; i++) {
+		snprintf(name, sizeof(name), "more/%d", i);
+		CHECK(!unlinkat(folder->root_fd, name, AT_REMOVEDIR));
+	}
+	CHECK(!gcr_folder_rename(folder, GCR_FOLDER_ROOT, "more", other, "many", 0));
+	CHECK(look_up(other, "many") == many);
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
+int main(void)
+{
+	char command[128];
+
+	snprintf(directory, sizeof(directory), "/dev/shm/gcr-folder-XXXXXX");
+	CHECK(mkdtemp(directory));
+	test_forget();
+	test_rename();
+	test_unlink_while_open();
+	test_few_descriptors();
+	test_few_mappings();
+	test_many();
+	test_verbs();
+	test_depth();
+	test_move_of_many();
+	snprintf(command, sizeof(command), "rm -r %s", directory);
+	CHECK(!system(command));
+	return 0;
+}

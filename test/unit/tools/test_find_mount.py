@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Which mount the tools take if none is named: their user's, else root's, and never another user's.
+plugin_mount.c shows programs a table of mounts of ours. usage: test_find_mount.py BUILD"""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+BUILD = sys.argv[1]
+OTHER, USER = 4001, 4002
+
+
+def check(ok, words):
+    if not ok:
+        sys.exit(f'failed: {words}')
+
+
+def line(where, user):
+    where = where.replace(' ', '\\040')
+    return f'22 20 0:32 / {where} rw,nosuid - fuse.gpucrfs gpucrfs rw,user_id={user},group_id=0\n'
+
+
+def shell(script, table, user):
+    """The search of a script, on this table; what it finds."""
+    with open(f'{BUILD}/tools/{script}', encoding='utf-8') as file:
+        search = re.search(r'^search_mount\(\) \{\n.*?\n\}\n', file.read(), re.M | re.S).group(0)
+    search = search.replace('/proc/self/mountinfo', table)
+    done = subprocess.run(['sh', '-uc', f'mount=\n{search}\nsearch_mount\nprintf %s "$mount"'],
+                          capture_output=True, text=True, check=False, user=user)
+    check(not done.stderr, done)
+    return done.stdout
+
+
+# How a program is made to say which mount it has found.
+PROGRAMS = {'gpucr-swap': (['status'], ' runs for {}\n'),
+            'gpucr-top': (['--once'], 'gpucr-top: {}')}
+
+
+def program(name, table, mounts, user):
+    """Which of them a program asks."""
+    arguments, words = PROGRAMS[name]
+    env = {name: value for name, value in os.environ.items() if name != 'GPUCR_MOUNT'}
+    library = next(f'{BUILD}/test/unit/criu/{file}' for file in os.listdir(f'{BUILD}/test/unit/criu')
+                   if re.fullmatch(r'lib.*plugin-mount\.so|plugin-mount\.so', file))
+    env.update(LD_PRELOAD=library, FAKE_MOUNTINFO=table, ASAN_OPTIONS='verify_asan_link_order=0')
+    done = subprocess.run([f'{BUILD}/tools/{name}', *arguments], env=env, capture_output=True,
+                          text=True, check=False, user=user)
+    found = [mount for mount in mounts if words.format(mount) in done.stderr]
+    check(found or 'no gpucrfs is mounted' in done.stderr, done)
+    return found[0] if found else ''
+
+
+with tempfile.TemporaryDirectory() as directory:
+    names = others, roots, ours = [f'{directory}/{name}' for name in ("other's one", 'root', 'ours')]
+    for name in names:
+        os.mkdir(name)
+        with open(f'{name}/ctl', 'w', encoding='utf-8'):
+            pass
+    table = f'{directory}/mountinfo'
+    first = '21 20 0:31 / / rw - ext4 /dev/sda rw,user_id=0\n'
+    os.chmod(directory, 0o755)
+    for user in {os.geteuid(), USER if not os.geteuid() else os.geteuid()}:
+        cases = [
+            ([line(others, OTHER)], ''),
+            ([line(others, OTHER), line(ours, user)], ours),
+            ([line(others, f'{OTHER},x'), line(ours, user), line(others, user)], ours),
+            ([line(others, user)], others),  # a name with a blank
+        ]
+        if user:
+            cases.append(([line(others, OTHER), line(roots, 0), line(ours, user)], ours))
+            cases.append(([line(others, OTHER), line(roots, 0)], roots))
+        for lines, expected in cases:
+            with open(table, 'w', encoding='utf-8') as file:
+                file.write(first + ''.join(lines))
+            for script in ('gpucr', 'gpucr-migrate'):
+                found = shell(script, table, user)
+                check(found == expected, f'{script}: {found!r} of {lines}, expected {expected!r}')
+            for name in PROGRAMS:
+                if not os.path.exists(f'{BUILD}/tools/{name}'):
+                    continue  # gpucr-top is built where curses is there
+                found = program(name, table, names, user)
+                check(found == expected, f'{name}: {found!r} of {lines}, expected {expected!r}')
+print('ok')
