@@ -493,6 +493,13 @@ int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 		       : 0;
 }
 
+int gcr_helpers_take_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
+				 bool is_second, int64_t wait_usec, struct gcr_helper **ret_helper)
+{
+	(void)wait_usec;
+	return gcr_helpers_borrow_worker(helpers, uuid, is_second, ret_helper);
+}
+
 unsigned int gcr_helpers_workers_ended(struct gcr_helpers *helpers)
 {
 	GCR_LOCK_SCOPE(&helpers->lock);

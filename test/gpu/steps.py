@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""How long a step of a PyTorch loop takes: steps.py SECONDS
+"""How long a step of a PyTorch loop takes: steps.py
 
 A transformer's layers, run eagerly (thousands of calls of the driver a step) and as a CUDA graph.
-Prints `eager USEC` and `graph USEC`: a tenth of the steps took less than that, which is what a step
-takes when little else disturbs it. A thread that moves from one processor to another makes an eager
-step up to 50 % longer, and so does another thread on the same one: the thread that is measured has a
-processor for itself.
+Prints `ready`; then, for each line `eager SEC` or `graph SEC` of the input, runs such steps for so
+long and prints in microseconds what a tenth of the steps took less than: what a step takes when
+little else disturbs it.
+
+A thread that moves from one processor to another makes an eager step up to 50 % longer, and so does
+another thread on the same one: the thread that is measured has a processor for itself.
 """
 import contextlib
 import os
@@ -17,6 +19,9 @@ import torch
 
 from transformer import Model, TOKENS, WIDTH
 
+# The first steps after another program's: the processor's caches hold what that one used.
+FIRST_STEPS = 5
+
 
 def stay_alone():
     """All other threads of this process, which are there by now, go to other processors."""
@@ -27,7 +32,7 @@ def stay_alone():
 
 
 def measure(function, seconds):
-    for _ in range(5):
+    for _ in range(FIRST_STEPS):
         function()
     torch.cuda.synchronize()
     times = []
@@ -41,7 +46,6 @@ def measure(function, seconds):
 
 
 def main():
-    seconds = float(sys.argv[1])
     with torch.inference_mode():
         model = Model(8)
         x = torch.zeros(TOKENS, WIDTH, device="cuda", dtype=torch.bfloat16)
@@ -56,11 +60,14 @@ def main():
                 for tensor in small:
                     tensor.add_(1)
 
-        measure(eager, seconds / 10)
-        measure(model.graph.replay, seconds / 10)
+        functions = {"eager": eager, "graph": model.graph.replay}
+        for function in functions.values():
+            measure(function, 0.2)
         stay_alone()
-        print("eager", round(measure(eager, seconds), 2), flush=True)
-        print("graph", round(measure(model.graph.replay, seconds), 2), flush=True)
+        print("ready", flush=True)
+        for line in sys.stdin:
+            kind, seconds = line.split()
+            print(round(measure(functions[kind], float(seconds)), 2), flush=True)
 
 
 if __name__ == "__main__":
