@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One helper process, shared by fs/helper/helper.c (starting, talking) and fs/helper/helpers.c (the
- * pool) only.
+ * One helper process, shared by fs/helper/helper.c (starting, talking), helpers.c and worker_slot.c
+ * (the pool), and helpers_take.c (taking and giving back) only.
  */
 #ifndef GCR_FS_HELPER_HELPER_PROCESS_H
 #define GCR_FS_HELPER_HELPER_PROCESS_H
@@ -9,6 +9,10 @@
 #include <pthread.h>
 
 #include "fs/helper/helper.h"
+#include "lib/clock.h"
+
+/* Time for a helper to end by itself before it is killed. */
+#define GCR_HELPER_LEAVE_USEC GCR_USEC_PER_SEC
 
 enum helper_role {
 	HELPER_TAKEN,	/* in use: the pool only reaps it */
@@ -17,7 +21,7 @@ enum helper_role {
 	HELPER_LEAVING, /* its socket is closed; killed at `deadline_usec` */
 };
 
-/* The pool; its lock and the slots belong to helpers.c. */
+/* The pool. */
 struct gcr_helpers {
 	struct gcr_helpers_config config; /* strings are owned */
 	int epoll_fd;			  /* polls wake_fd and the pidfds of helpers not reaped */
@@ -107,6 +111,26 @@ bool gcr_helper_reap(struct gcr_helper *helper);
 
 /* gcr_helper_reap() for the thread that has taken the helper: takes the pool's lock. */
 bool gcr_helpers_reap_one(struct gcr_helper *helper, int *ret_wait_status);
+
+/* Wakes the pool's thread: the lists have changed. */
+void gcr_helpers_wake(struct gcr_helpers *helpers);
+
+/*
+ * Starts a helper and adds it to the pool's list, with this role. Errors as gcr_helper_start(). The
+ * caller holds the pool's lock.
+ */
+int gcr_helpers_start_locked(struct gcr_helpers *helpers, enum gcr_helper_kind kind,
+			     const uint8_t *uuid, enum helper_role role,
+			     struct gcr_helper **ret_helper, struct gcr_error *error);
+
+/* gcr_helper_reap(), counting the ended workers. The caller holds the pool's lock. */
+bool gcr_helpers_reap_locked(struct gcr_helper *helper);
+
+/*
+ * Closes the helper's socket, upon which it ends; the pool's thread kills it at @kill_usec
+ * (monotonic) if it has not, and frees it. The caller holds the pool's lock.
+ */
+void gcr_helpers_leave_locked(struct gcr_helper *helper, int64_t kill_usec);
 
 /* Frees the object; does not touch the process. */
 void gcr_helper_free(struct gcr_helper *helper);
