@@ -459,6 +459,21 @@ int gcr_snapshot_attach_folder(struct gcr_snapshot *snapshot);
 bool gcr_snapshot_is_file_read(const struct gcr_snapshot *snapshot, size_t index);
 
 /* snapshot.c */
+/*
+ * A new snapshot without extents and files, with one reference, not listed. -EINVAL: no such pid or
+ * generation; -ENOMEM.
+ */
+int gcr_snapshot_new(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
+		     const char *generation, struct gcr_snapshot **ret_snapshot,
+		     struct gcr_error *error);
+/* Frees a snapshot that is not listed; its files stay. */
+void gcr_snapshot_free(struct gcr_snapshot *snapshot);
+GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_free);
+/* Computes the bytes that the snapshot of these extents takes at most. -ENOMEM. */
+int gcr_snapshot_set_cost(struct gcr_snapshot *snapshot);
+/* Adds the snapshot to the store's list, with a number, and removes it. Lock: store. */
+void gcr_snapshot_list_locked(struct gcr_snapshot *snapshot);
+void gcr_snapshot_unlist_locked(struct gcr_snapshot *snapshot);
 void gcr_snapshot_name(pid_t pid, uint64_t start_ticks, const char *generation,
 		       char ret_name[GCR_SNAPSHOT_NAME_BYTES]);
 /* Memory that the files have allocated. *ret_complete: they have all their pages. Lock: store. */

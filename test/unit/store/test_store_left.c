@@ -3,10 +3,13 @@
  * Snapshots that a daemon leaves in the store: the next daemon finds them, and detects manipulated
  * ones.
  */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 
 #include "fs/store/folder_private.h"
 #include "fs/store/record.h"
+#include "fs/store/store_private.h"
 #include "test/unit/store/store.h"
 
 /*
@@ -72,6 +75,51 @@ static void test_reopen(void)
 	check_pattern(snapshot, 2, 42);
 	CHECK(figures().used_bytes == own);
 	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
+static void *drop_reference(void *snapshot)
+{
+	gcr_snapshot_unref(snapshot);
+	return NULL;
+}
+
+static void *open_again(void *ret_snapshot)
+{
+	struct gcr_error error = {0};
+
+	if (gcr_snapshot_open(store, 4711, 77, GENERATION, ret_snapshot, &error) < 0) {
+		fprintf(stderr, "opened as it is dropped: %s\n", error.words);
+		exit(1);
+	}
+	return NULL;
+}
+
+/* Dropping the last reference takes as long as a user's change; the snapshot is found after it. */
+static void test_opened_as_it_is_dropped(void)
+{
+	struct gcr_snapshot *snapshot, *again = NULL;
+	struct gcr_error error = {0};
+	pthread_t dropping, opening;
+	struct gcr_folder *folder;
+
+	in_killed_daemon();
+	start(256 * MIB, 0);
+	CHECK(!gcr_snapshot_open(store, 4711, 77, GENERATION, &snapshot, &error));
+	folder = gcr_folder_ref(snapshot->folder);
+	CHECK(!gcr_folder_begin_change(folder, folder->epoch));
+	CHECK(!pthread_create(&dropping, NULL, drop_reference, snapshot));
+	while (atomic_load(&snapshot->references))
+		usleep(1000);
+	CHECK(!pthread_create(&opening, NULL, open_again, &again));
+	usleep(50000 * TEST_SLOW);
+	gcr_folder_end_change(folder);
+	CHECK(!pthread_join(dropping, NULL) && !pthread_join(opening, NULL));
+	gcr_folder_unref(folder);
+	check_pattern(again, 2, 42);
+	gcr_snapshot_discard(again);
+	gcr_store_sweep(store);
 	wait_used(0);
 	stop();
 }
@@ -454,6 +502,7 @@ static void test_all(void)
 	unsetenv(WITHOUT_BYTES);
 	test_reopen();
 	test_sweep();
+	test_opened_as_it_is_dropped();
 	setenv(WITHOUT_BYTES, "1", 1);
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(lies) + GCR_ARRAY_SIZE(changes); i++)
 		test_one_lie(i);
