@@ -46,12 +46,6 @@ static bool is_held_locked(struct gcr_store *store, int64_t now_usec)
 	return true;
 }
 
-void gcr_store_note_unlinked_locked(struct gcr_store *store)
-{
-	store->unlinked_usec = gcr_clock_usec();
-	store->held_free_blocks = 0;
-}
-
 bool gcr_store_wait_going_locked(struct gcr_store *store, bool with_held)
 {
 	int64_t now_usec = gcr_clock_usec();

@@ -78,23 +78,6 @@ static bool next_piece_locked(struct gcr_snapshot *snapshot, struct piece *piece
 	return false;
 }
 
-/* Lock: store. */
-static void unlink_job_locked(struct gcr_snapshot *snapshot)
-{
-	struct gcr_snapshot **link = &snapshot->store->jobs;
-
-	while (*link && *link != snapshot)
-		link = &(*link)->next_job;
-	if (*link)
-		*link = snapshot->next_job;
-}
-
-void gcr_store_stop_populating_locked(struct gcr_snapshot *snapshot)
-{
-	snapshot->populating = false;
-	unlink_job_locked(snapshot);
-}
-
 void gcr_snapshot_stop_populating(struct gcr_snapshot *snapshot)
 {
 	pthread_mutex_lock(&snapshot->store->lock);
@@ -116,7 +99,7 @@ static bool take_piece_locked(struct gcr_store *store, struct piece *piece)
 		struct gcr_snapshot *snapshot = store->jobs;
 		struct gcr_snapshot **link = &store->jobs;
 
-		unlink_job_locked(snapshot);
+		gcr_snapshot_unlink_job_locked(snapshot);
 		if (!next_piece_locked(snapshot, piece) || !gcr_snapshot_try_ref(snapshot))
 			continue;
 		while (*link)

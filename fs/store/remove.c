@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -21,20 +20,6 @@
 
 /* Pause before a failed removal is tried again. */
 #define AGAIN_USEC (2 * GCR_USEC_PER_SEC)
-
-void gcr_store_name_removal_locked(struct gcr_store *store, struct gcr_store_removal *removal)
-{
-	snprintf(removal->name, sizeof(removal->name), ".gone-%" PRIu32,
-		 gcr_store_next_number_locked(store));
-}
-
-void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal)
-{
-	removal->next = NULL;
-	*store->removals_end = removal;
-	store->removals_end = &removal->next;
-	pthread_cond_broadcast(&store->changed);
-}
 
 /*
  * Opens a name with O_PATH. Returns 0 with -1 in *ret_fd if the name does not exist. -EMFILE,
@@ -196,24 +181,6 @@ static int remove_files(const struct going *going, struct gcr_snapshot *snapshot
 		pthread_mutex_unlock(&store->lock);
 	}
 	return first_error;
-}
-
-void gcr_store_hold(struct gcr_store *store, uint64_t bytes)
-{
-	pthread_mutex_lock(&store->lock);
-	store->going_bytes += bytes;
-	pthread_mutex_unlock(&store->lock);
-}
-
-void gcr_store_let_go(struct gcr_store *store, uint64_t bytes)
-{
-	pthread_mutex_lock(&store->lock);
-	store->going_bytes -= bytes;
-	/* The kernel may have the file open a moment longer (passthrough). */
-	gcr_store_note_unlinked_locked(store);
-	store->pools_changed = true;
-	pthread_cond_broadcast(&store->changed);
-	pthread_mutex_unlock(&store->lock);
 }
 
 /* Lock: store. */

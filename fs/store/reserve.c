@@ -1,62 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The reserve: a part of the store that only packing may use, because packing needs some memory
- * before it frees more. Before a piece is packed, it is promised the most that packing may take;
- * the memory that its chunks and the table of its file then take is only counted. So a store that
- * is full to the last byte for everything else can still be packed, and never exceeds its size.
- */
+/* Promises to the pieces that are packed: see the reserve in account.c. */
 #include "fs/store/store_private.h"
 
 #include <errno.h>
 
 #include "lib/clock.h"
-#include "lib/pack_file.h"
 
-/* Each chunk may need a new first and a new last page. */
-#define PIECE_COST_BYTES                                                               \
-	(GCR_PACK_PIECE_BYTES + 2ull * GCR_PACK_PIECE_CHUNKS * GCR_STORE_PACKED_UNIT + \
-	 GCR_STORE_PACKED_UNIT)
-/*
- * More pieces at once do not make packing faster, and the tables take 1 KiB for a piece, or one
- * page.
- */
-#define PIECES	       8
-#define TABLES_SHARE   1024
-#define TABLES_LEAST   64
-/* The largest share of a small store, unless one piece needs more. */
-#define SMALL_SHARE    16
-#define SMALLEST_SHARE 8
 /* Maximum wait for removals under way: a verb may be waiting for the piece. */
-#define WAIT_USEC      GCR_USEC_PER_SEC
+#define WAIT_USEC GCR_USEC_PER_SEC
 /* Wait for the pieces of other threads before checking whether this one is still wanted. */
-#define LOOK_USEC      (GCR_USEC_PER_SEC / 20)
-
-void gcr_store_set_reserve(struct gcr_store *store)
-{
-	uint64_t size = store->size_bytes;
-	uint64_t bytes = PIECES * PIECE_COST_BYTES + size / TABLES_SHARE;
-	uint64_t least = PIECE_COST_BYTES + TABLES_LEAST * GCR_STORE_PACKED_UNIT;
-	uint64_t most = size / SMALL_SHARE > least ? size / SMALL_SHARE : least;
-
-	if (bytes > most)
-		bytes = most;
-	store->reserve_bytes = bytes > size / SMALLEST_SHARE
-				       ? 0
-				       : bytes / GCR_STORE_PACKED_UNIT * GCR_STORE_PACKED_UNIT;
-}
-
-uint64_t gcr_store_limit_locked(const struct gcr_store *store)
-{
-	uint64_t others = store->packing_bytes > store->reserve_bytes ? store->packing_bytes
-								      : store->reserve_bytes;
-
-	return others < store->size_bytes ? store->size_bytes - others : 0;
-}
-
-uint64_t gcr_store_piece_cost(uint64_t table_bytes)
-{
-	return PIECE_COST_BYTES + table_bytes;
-}
+#define LOOK_USEC (GCR_USEC_PER_SEC / 20)
 
 /* May the piece begin? -EAGAIN: pieces that are under way will end soon. Lock: store. */
 static int promise_locked(struct gcr_store *store, uint64_t bytes, uint64_t *ret_missing)

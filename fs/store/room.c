@@ -24,11 +24,6 @@
 /* Maximum wait of a change for removals under way: another thread may wait for the change. */
 #define WAIT_USEC GCR_USEC_PER_SEC
 
-static uint64_t paid_locked(const struct gcr_room *room)
-{
-	return room->paid_bytes + room->extra_bytes;
-}
-
 /* Kernel memory for the names, which is in no file. */
 static uint64_t entries_cost(const struct gcr_room *room)
 {
@@ -74,47 +69,6 @@ uint64_t gcr_room_destroy_locked(struct gcr_room *room)
 	return extra;
 }
 
-uint64_t gcr_room_pending_locked(const struct gcr_room *room)
-{
-	return paid_locked(room) > room->resident_bytes ? paid_locked(room) - room->resident_bytes
-							: 0;
-}
-
-void gcr_store_wait_until_locked(struct gcr_store *store, int64_t deadline_usec)
-{
-	const struct timespec deadline = {
-		.tv_sec = (time_t)(deadline_usec / GCR_USEC_PER_SEC),
-		.tv_nsec = (long)(deadline_usec % GCR_USEC_PER_SEC) * 1000,
-	};
-
-	pthread_cond_clockwait(&store->changed, &store->lock, CLOCK_MONOTONIC, &deadline);
-}
-
-bool gcr_store_make_room_locked(struct gcr_store *store, uint64_t missing, int64_t deadline_usec)
-{
-	struct gcr_pool_file *given_up;
-
-	if (store->kept && (store->removals || store->removing)) {
-		if (gcr_clock_usec() >= deadline_usec)
-			return false;
-		gcr_store_wait_until_locked(store, deadline_usec);
-		return true;
-	}
-	if (store->kept) {
-		pthread_mutex_unlock(&store->lock);
-		gcr_store_drop_kept(store, 0, 0);
-		pthread_mutex_lock(&store->lock);
-		return true;
-	}
-	given_up = gcr_store_shrink_pool_locked(store, missing);
-	if (!given_up)
-		return false;
-	pthread_mutex_unlock(&store->lock);
-	gcr_store_remove_pool_files(store, given_up);
-	pthread_mutex_lock(&store->lock);
-	return true;
-}
-
 /*
  * Promise @bytes more, at the cost of kept snapshots and the pool if need be; waits for removals
  * under way until @deadline_usec. -ENOSPC, -ESTALE. Lock: store; released while waiting.
@@ -130,7 +84,7 @@ static int extend_locked(struct gcr_room *room, uint64_t bytes, int64_t deadline
 			return -ESTALE;
 		if (!gcr_store_check_room_locked(store, bytes, bytes, &missing, NULL))
 			break;
-		if (gcr_store_make_room_locked(store, missing, deadline_usec))
+		if (store->make_room_locked(store, missing, deadline_usec))
 			continue;
 		if (!gcr_store_is_removing_locked(store) || gcr_clock_usec() >= deadline_usec)
 			return -ENOSPC;
@@ -146,7 +100,7 @@ static uint64_t missing_locked(const struct gcr_room *room, uint64_t bytes)
 {
 	uint64_t wanted = room->resident_bytes + room->promised_bytes + bytes;
 
-	return wanted > paid_locked(room) ? wanted - paid_locked(room) : 0;
+	return wanted > gcr_room_paid_locked(room) ? wanted - gcr_room_paid_locked(room) : 0;
 }
 
 void gcr_room_set_owner(struct gcr_room *room, uid_t uid)
@@ -241,8 +195,8 @@ static void add_resident_locked(struct gcr_room *room, uint64_t before_bytes, ui
 	room->resident_bytes += after_bytes;
 	room->resident_bytes -= before_bytes < room->resident_bytes ? before_bytes
 								    : room->resident_bytes;
-	if (room->resident_bytes > paid_locked(room)) {
-		more = room->resident_bytes - paid_locked(room);
+	if (room->resident_bytes > gcr_room_paid_locked(room)) {
+		more = room->resident_bytes - gcr_room_paid_locked(room);
 		room->extra_bytes += more;
 		room->store->rooms_bytes += more;
 	}
@@ -327,8 +281,9 @@ void gcr_room_shrink(struct gcr_room *room, uint64_t bytes)
 
 	pthread_mutex_lock(&store->lock);
 	needed = room->resident_bytes + room->promised_bytes;
-	if (paid_locked(room) < needed + bytes)
-		bytes = paid_locked(room) > needed ? paid_locked(room) - needed : 0;
+	if (gcr_room_paid_locked(room) < needed + bytes)
+		bytes = gcr_room_paid_locked(room) > needed ? gcr_room_paid_locked(room) - needed
+							    : 0;
 	/*
 	 * Reduce the paid bytes first: the extra bytes go when no file is open for writing any
 	 * more.

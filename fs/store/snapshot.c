@@ -86,27 +86,6 @@ int gcr_snapshot_set_cost(struct gcr_snapshot *snapshot)
 	return 0;
 }
 
-uint64_t gcr_snapshot_resident_bytes(const struct gcr_snapshot *snapshot, bool *ret_complete)
-{
-	char name[GCR_EXTENT_NAME_BYTES];
-	uint64_t bytes = gcr_snapshot_metadata_bytes(snapshot->extents, snapshot->count);
-	bool complete = true;
-	struct stat stat;
-
-	for (size_t i = 0; i < snapshot->count; i++) {
-		uint64_t found = 0;
-
-		gcr_extent_name(&snapshot->extents[i], name);
-		if (snapshot->files_fd >= 0 &&
-		    !fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW))
-			found = (uint64_t)stat.st_blocks * 512;
-		complete &= found >= snapshot->extents[i].bytes;
-		bytes += found;
-	}
-	*ret_complete = complete;
-	return bytes;
-}
-
 void gcr_snapshot_list_locked(struct gcr_snapshot *snapshot)
 {
 	struct gcr_store *store = snapshot->store;
@@ -124,6 +103,22 @@ void gcr_snapshot_unlist_locked(struct gcr_snapshot *snapshot)
 		link = &(*link)->next;
 	if (*link)
 		*link = snapshot->next;
+}
+
+void gcr_snapshot_unlink_job_locked(struct gcr_snapshot *snapshot)
+{
+	struct gcr_snapshot **link = &snapshot->store->jobs;
+
+	while (*link && *link != snapshot)
+		link = &(*link)->next_job;
+	if (*link)
+		*link = snapshot->next_job;
+}
+
+void gcr_store_stop_populating_locked(struct gcr_snapshot *snapshot)
+{
+	snapshot->populating = false;
+	gcr_snapshot_unlink_job_locked(snapshot);
 }
 
 /* ---- opening a snapshot ---- */
@@ -392,52 +387,4 @@ void gcr_snapshot_settle(struct gcr_snapshot *snapshot)
 	pthread_mutex_lock(&store->lock);
 	snapshot->has_pages = true;
 	pthread_mutex_unlock(&store->lock);
-}
-
-int gcr_snapshot_root(const struct gcr_snapshot *snapshot)
-{
-	return snapshot->root_fd;
-}
-
-int gcr_snapshot_directory(const struct gcr_snapshot *snapshot)
-{
-	return snapshot->files_fd;
-}
-
-size_t gcr_snapshot_count(const struct gcr_snapshot *snapshot)
-{
-	return snapshot->count;
-}
-
-const struct gcr_extent *gcr_snapshot_extent(const struct gcr_snapshot *snapshot, size_t index)
-{
-	return &snapshot->extents[index];
-}
-
-uint64_t gcr_snapshot_bytes(const struct gcr_snapshot *snapshot)
-{
-	return snapshot->bytes;
-}
-
-int gcr_snapshot_stat(const struct gcr_snapshot *snapshot, size_t index, struct stat *ret_stat)
-{
-	char name[GCR_EXTENT_NAME_BYTES];
-	struct stat stat;
-
-	gcr_extent_name(&snapshot->extents[index], name);
-	if (fstatat(snapshot->files_fd, name, &stat, AT_SYMLINK_NOFOLLOW) < 0)
-		return -errno;
-	*ret_stat = stat;
-	return 0;
-}
-
-int gcr_snapshot_open_file(const struct gcr_snapshot *snapshot, size_t index, bool writable)
-{
-	char name[GCR_EXTENT_NAME_BYTES];
-	int fd;
-
-	gcr_extent_name(&snapshot->extents[index], name);
-	fd = openat(snapshot->files_fd, name,
-		    (writable ? O_RDWR : O_RDONLY) | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-	return fd < 0 ? -errno : fd;
 }

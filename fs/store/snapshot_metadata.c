@@ -16,31 +16,8 @@
 #include "lib/extent.h"
 #include "lib/manifest.h"
 
-/* Upper limits for the text of one allocation in a manifest, and for the rest of the manifest. */
-#define ALLOCATION_TEXT_BYTES 256
-#define OTHER_TEXT_BYTES      (128u << 10)
 /* Files that are digested on the host are read in blocks of this size: whole chunks. */
-#define READ_BYTES	      (1u << 20)
-
-uint64_t gcr_snapshot_metadata_bytes(const struct gcr_extent *extents, size_t count)
-{
-	uint64_t chunks = 0;
-
-	for (size_t i = 0; i < count; i++)
-		chunks += gcr_digest_count(extents[i].bytes);
-	return gcr_store_cost(gcr_store_table_bytes(count)) +
-	       gcr_store_cost(GCR_DIGESTS_HEADER_BYTES + chunks * GCR_DIGEST_BYTES) +
-	       gcr_store_cost(OTHER_TEXT_BYTES + count * ALLOCATION_TEXT_BYTES);
-}
-
-uint64_t gcr_snapshot_first_chunk(const struct gcr_snapshot *snapshot, size_t index)
-{
-	uint64_t chunks = 0;
-
-	for (size_t i = 0; i < index; i++)
-		chunks += gcr_digest_count(snapshot->extents[i].bytes);
-	return chunks;
-}
+#define READ_BYTES (1u << 20)
 
 struct gcr_digest_buffer *gcr_snapshot_take_known(struct gcr_snapshot *snapshot)
 {

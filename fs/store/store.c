@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The store as a whole: its creation and end, its accounts, and the data that earlier daemons have
- * left in it. The room for a snapshot is counted before the first file of the snapshot is made, so
- * that simultaneous freezes cannot be promised the same room.
+ * The store as a whole: its creation and end, and the data that earlier daemons have left in it.
  */
 #include "fs/store/store_private.h"
 
@@ -12,14 +10,12 @@
 #include <sched.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 
 #include "fs/base/log.h"
 #include "fs/store/inodes.h"
 #include "fs/store/record.h"
 #include "lib/beneath.h"
 #include "lib/pack_file.h"
-#include "lib/proc_cgroup.h"
 
 /* More threads than this do not fault pages in any faster (measured). */
 #define POPULATORS_MAX 12
@@ -261,6 +257,7 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 	store->fd = -1;
 	store->pool_fd = -1;
 	store->removals_end = &store->removals;
+	store->make_room_locked = gcr_store_make_room_locked;
 	store->runtime_fd = daemon->runtime_fd;
 	store->quota = daemon->quota;
 	store->pool_limit_bytes = daemon->options.pool_bytes;
@@ -331,141 +328,6 @@ void gcr_store_destroy(struct gcr_store *store)
 	if (empty)
 		detach(store);
 	store_free(store);
-}
-
-/* Bytes that are promised, and not allocated from the machine's memory yet. Lock: store. */
-static uint64_t pending_locked(struct gcr_store *store)
-{
-	uint64_t pending = 0;
-
-	for (const struct gcr_room *room = store->rooms; room; room = room->next)
-		pending += gcr_room_pending_locked(room);
-	for (struct gcr_snapshot *snapshot = store->snapshots; snapshot;
-	     snapshot = snapshot->next) {
-		uint64_t resident;
-
-		if (snapshot->has_pages || snapshot->is_touched)
-			continue;
-		/*
-		 * Pages stay until the file is removed: once all are there, no further check is
-		 * needed.
-		 */
-		resident = gcr_snapshot_resident_bytes(snapshot, &snapshot->has_pages);
-		if (!snapshot->has_pages && resident < snapshot->cost_bytes)
-			pending += snapshot->cost_bytes - resident;
-	}
-	return pending;
-}
-
-uint32_t gcr_store_next_number_locked(struct gcr_store *store)
-{
-	if (!++store->last_number)
-		store->last_number++;
-	return store->last_number;
-}
-
-void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_figures)
-{
-	uint64_t limit;
-	uint64_t used;
-
-	pthread_mutex_lock(&store->lock);
-	used = gcr_store_used_locked(store);
-	limit = store->size_bytes - store->reserve_bytes;
-	*ret_figures = (struct gcr_store_figures){
-		.size_bytes = store->size_bytes,
-		.used_bytes = used,
-		.reserve_bytes = store->reserve_bytes,
-		.free_bytes = used < limit ? limit - used : 0,
-		.pool_bytes = store->pool_bytes,
-		.kept_bytes = store->kept_bytes,
-		.pending_bytes = pending_locked(store),
-		.survives_restart = store->survives_restart,
-	};
-	pthread_mutex_unlock(&store->lock);
-}
-
-/* Free bytes of the file system itself, beyond the pending promises. Lock: store. */
-static uint64_t file_system_room_locked(const struct gcr_store *store, uint64_t pending)
-{
-	struct statfs statfs;
-	uint64_t free_bytes;
-
-	if (fstatfs(store->fd, &statfs) < 0 || !statfs.f_blocks)
-		return UINT64_MAX;
-	free_bytes = (uint64_t)statfs.f_bavail * (uint64_t)statfs.f_bsize;
-	return free_bytes > pending ? free_bytes - pending : 0;
-}
-
-/*
- * May @bytes more be used, within @limit_bytes of the store, with @margin_bytes of the host's
- * memory to spare? Lock: store.
- */
-static int check_room_locked(struct gcr_store *store, uint64_t limit_bytes, uint64_t margin_bytes,
-			     uint64_t bytes, uint64_t fresh_bytes, uint64_t *ret_missing,
-			     struct gcr_error *error)
-{
-	uint64_t used = gcr_store_used_locked(store);
-	uint64_t pending = pending_locked(store);
-	uint64_t room = used < limit_bytes ? limit_bytes - used : 0;
-	uint64_t memory = UINT64_MAX;
-	_cleanup_free_ char *what = NULL;
-
-	if (bytes > room) {
-		*ret_missing = bytes - room;
-		return gcr_error_set(error, ENOSPC,
-				     "the store is full: %llu MiB more are needed, %llu of its "
-				     "%llu MiB are free (see store_size in gpucrfs(8))",
-				     (unsigned long long)bytes >> 20,
-				     (unsigned long long)room >> 20,
-				     (unsigned long long)store->size_bytes >> 20);
-	}
-	/*
-	 * Other processes may use the file system too, or have files open that the daemon has
-	 * removed.
-	 */
-	room = file_system_room_locked(store, pending);
-	if (fresh_bytes > room) {
-		*ret_missing = fresh_bytes - room;
-		return gcr_error_set(error, ENOSPC,
-				     "%s is full: %llu MiB more are needed, %llu MiB are free",
-				     store->path, (unsigned long long)fresh_bytes >> 20,
-				     (unsigned long long)room >> 20);
-	}
-	/* Pages are charged to the process that touches them first: the daemon or a helper. */
-	if (gcr_proc_memory_room(getpid(), &memory, &what) < 0)
-		return 0;
-	pending += margin_bytes;
-	memory = memory > pending ? memory - pending : 0;
-	if (fresh_bytes > memory) {
-		*ret_missing = fresh_bytes - memory;
-		return gcr_error_set(error, ENOMEM,
-				     "the store would take %llu MiB more of the host's memory, "
-				     "but %s leaves %llu MiB",
-				     (unsigned long long)fresh_bytes >> 20, what,
-				     (unsigned long long)memory >> 20);
-	}
-	return 0;
-}
-
-int gcr_store_check_room_locked(struct gcr_store *store, uint64_t bytes, uint64_t fresh_bytes,
-				uint64_t *ret_missing, struct gcr_error *error)
-{
-	return check_room_locked(store, gcr_store_limit_locked(store),
-				 GCR_STORE_MEMORY_MARGIN_BYTES, bytes, fresh_bytes, ret_missing,
-				 error);
-}
-
-int gcr_store_check_packing_locked(struct gcr_store *store, uint64_t bytes, uint64_t *ret_missing)
-{
-	uint64_t more = store->packing_bytes + bytes;
-
-	/*
-	 * Half of the margin that is left to other processes is enough, because packing frees
-	 * memory.
-	 */
-	return check_room_locked(store, store->size_bytes, GCR_STORE_MEMORY_MARGIN_BYTES / 2, more,
-				 more, ret_missing, NULL);
 }
 
 /* Lock: store. */

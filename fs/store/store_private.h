@@ -180,6 +180,8 @@ struct gcr_store {
 	int runtime_fd;		     /* the daemon's */
 	struct gcr_quota *quota;     /* the daemon's; NULL: none */
 	gcr_store_counting *counted; /* set once at the start; NULL: each id counts for itself */
+	/* gcr_store_make_room_locked(), for rooms: keep.c and pool.c are above them */
+	bool (*make_room_locked)(struct gcr_store *store, uint64_t missing, int64_t deadline_usec);
 	bool survives_restart;
 	bool may_swap; /* the memory of its mount may be swapped */
 	uint64_t pool_limit_bytes;
@@ -256,16 +258,17 @@ static inline bool gcr_store_is_removing_locked(const struct gcr_store *store)
 }
 
 /*
- * room.c: one step towards @missing bytes of room: drop the snapshot that has been kept for
+ * make_room.c: one step towards @missing bytes of room: drop the snapshot that has been kept for
  * longest; without one, give up files of the pools. While removals are under way, wait for them
  * until @deadline_usec before a kept snapshot is dropped. Returns false if there is nothing to give
  * up, or at the deadline. Lock: store; released during the step.
  */
 bool gcr_store_make_room_locked(struct gcr_store *store, uint64_t missing, int64_t deadline_usec);
 
+/* account.c */
 /*
- * store.c: may @bytes more be promised, @fresh_bytes of which have no memory yet? If not, returns
- * -ENOSPC or -ENOMEM with figures, and *ret_missing is the shortfall. Lock: store.
+ * May @bytes more be promised, @fresh_bytes of which have no memory yet? If not, returns -ENOSPC or
+ * -ENOMEM with figures, and *ret_missing is the shortfall. Lock: store.
  */
 int gcr_store_check_room_locked(struct gcr_store *store, uint64_t bytes, uint64_t fresh_bytes,
 				uint64_t *ret_missing, struct gcr_error *error);
@@ -274,18 +277,17 @@ int gcr_store_check_room_locked(struct gcr_store *store, uint64_t bytes, uint64_
  * reserve may be used. Lock: store.
  */
 int gcr_store_check_packing_locked(struct gcr_store *store, uint64_t bytes, uint64_t *ret_missing);
-
-/*
- * store.c: a new number for a snapshot, a place that is being made, or a removal: never 0, and
- * different from all others of this daemon. Lock: store.
- */
-uint32_t gcr_store_next_number_locked(struct gcr_store *store);
-
-/* reserve.c */
 /* Sets reserve_bytes; called once the size of the store is known. */
 void gcr_store_set_reserve(struct gcr_store *store);
 /* The limit of the store for everything but packing. Lock: store. */
 uint64_t gcr_store_limit_locked(const struct gcr_store *store);
+/*
+ * A new number for a snapshot, a place that is being made, or a removal: never 0, and different
+ * from all others of this daemon. Lock: store.
+ */
+uint32_t gcr_store_next_number_locked(struct gcr_store *store);
+/* Wait for store->changed, until the deadline at most. Lock: store. */
+void gcr_store_wait_until_locked(struct gcr_store *store, int64_t deadline_usec);
 
 /* claim.c */
 /*
@@ -293,8 +295,6 @@ uint64_t gcr_store_limit_locked(const struct gcr_store *store);
  * files open. Returns false if there is nothing to wait for. Lock: store.
  */
 bool gcr_store_wait_going_locked(struct gcr_store *store, bool with_held);
-/* Note that a file has been unlinked that may still be open. Lock: store. */
-void gcr_store_note_unlinked_locked(struct gcr_store *store);
 /*
  * May the user for whom this process's claim was made have @bytes, those claimed included? The need
  * may have grown since the claim. -EDQUOT, with a message. Lock: store.
@@ -368,17 +368,20 @@ int gcr_store_start_spill(struct gcr_store *store, const struct gcr_options *opt
 void gcr_store_stop_spill(struct gcr_store *store);
 
 /* room.c */
-/* Wait for store->changed, until the deadline at most. Lock: store. */
-void gcr_store_wait_until_locked(struct gcr_store *store, int64_t deadline_usec);
+/* The bytes that are promised to a room, with those of its snapshot. Lock: store. */
+static inline uint64_t gcr_room_paid_locked(const struct gcr_room *room)
+{
+	return room->paid_bytes + room->extra_bytes;
+}
 /*
  * Destroy the room. The bytes beyond those paid for are no longer counted, but returned. Lock:
  * store.
  */
 uint64_t gcr_room_destroy_locked(struct gcr_room *room);
-/* Bytes that are promised, and not allocated from the machine's memory yet. Lock: store. */
-uint64_t gcr_room_pending_locked(const struct gcr_room *room);
 
-/* remove.c */
+/* removals.c */
+/* Note that a file has been unlinked that may still be open. Lock: store. */
+void gcr_store_note_unlinked_locked(struct gcr_store *store);
 /*
  * Set the name under which a tree waits for the thread; no daemon takes such a name for a snapshot
  * or a place.
@@ -386,6 +389,8 @@ uint64_t gcr_room_pending_locked(const struct gcr_room *room);
 void gcr_store_name_removal_locked(struct gcr_store *store, struct gcr_store_removal *removal);
 /* Queue a removal for the thread, which takes @removal. Lock: store. */
 void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal);
+
+/* remove.c */
 int gcr_store_start_remover(struct gcr_store *store);
 /* The thread first carries out all removals that are queued. */
 void gcr_store_stop_remover(struct gcr_store *store);
@@ -393,7 +398,6 @@ void gcr_store_stop_remover(struct gcr_store *store);
 /* populate.c */
 /* Fault in a piece of a file. -errno. */
 int gcr_store_populate_piece(int fd, uint64_t offset, uint64_t bytes);
-void gcr_store_stop_populating_locked(struct gcr_snapshot *snapshot);
 
 /* table.c */
 int gcr_store_write_table(int directory_fd, const struct gcr_snapshot *snapshot);
@@ -451,7 +455,10 @@ int gcr_store_start_filler(struct gcr_store *store);
 /* Removes all pools. */
 void gcr_store_stop_filler(struct gcr_store *store);
 
-/* snapshot_metadata.c: the most that the table and the metadata of these extents take. */
+/* snapshot_files.c */
+/* Memory that the files have allocated. *ret_complete: they have all their pages. Lock: store. */
+uint64_t gcr_snapshot_resident_bytes(const struct gcr_snapshot *snapshot, bool *ret_complete);
+/* The most that the table and the metadata of these extents take. */
 uint64_t gcr_snapshot_metadata_bytes(const struct gcr_extent *extents, size_t count);
 /* snapshot_folder.c */
 int gcr_snapshot_attach_folder(struct gcr_snapshot *snapshot);
@@ -459,6 +466,10 @@ int gcr_snapshot_attach_folder(struct gcr_snapshot *snapshot);
 bool gcr_snapshot_is_file_read(const struct gcr_snapshot *snapshot, size_t index);
 
 /* snapshot.c */
+/* Takes the snapshot out of the list of those that are populated. Lock: store. */
+void gcr_snapshot_unlink_job_locked(struct gcr_snapshot *snapshot);
+/* The same, and no further piece of it is begun. Lock: store. */
+void gcr_store_stop_populating_locked(struct gcr_snapshot *snapshot);
 /*
  * A new snapshot without extents and files, with one reference, not listed. -EINVAL: no such pid or
  * generation; -ENOMEM.
@@ -476,8 +487,6 @@ void gcr_snapshot_list_locked(struct gcr_snapshot *snapshot);
 void gcr_snapshot_unlist_locked(struct gcr_snapshot *snapshot);
 void gcr_snapshot_name(pid_t pid, uint64_t start_ticks, const char *generation,
 		       char ret_name[GCR_SNAPSHOT_NAME_BYTES]);
-/* Memory that the files have allocated. *ret_complete: they have all their pages. Lock: store. */
-uint64_t gcr_snapshot_resident_bytes(const struct gcr_snapshot *snapshot, bool *ret_complete);
 /* Takes a reference, unless the last one is just being dropped. Lock: store. */
 bool gcr_snapshot_try_ref(struct gcr_snapshot *snapshot);
 
