@@ -232,9 +232,12 @@ static int hear(int connection, enum gcr_launch_word word, int timeout_msec, int
 	return -EPROTO;
 }
 
-/* *ret_failed: -errno of the program's start; the return value: errors of the conversation. */
+/*
+ * *ret_failed: -errno of the program's start; the return value: errors of the conversation.
+ * *ret_went, set also on errors: GO has been sent.
+ */
 static int converse(int connection, const struct gcr_program *program, int *ret_failed,
-		    pid_t *ret_pid, int *ret_pidfd)
+		    bool *ret_went, pid_t *ret_pid, int *ret_pidfd)
 {
 	struct gcr_launch_request request = {
 		.magic = GCR_LAUNCH_MAGIC,
@@ -247,11 +250,10 @@ static int converse(int connection, const struct gcr_program *program, int *ret_
 	int value;
 	int r = make_data(program, &request, &data_fd);
 
-	if (r < 0) {
-		*ret_failed = r;
+	*ret_went = false;
+	*ret_failed = r < 0 ? r : 0;
+	if (r < 0)
 		return 0;
-	}
-	*ret_failed = 0;
 	r = gcr_launch_send(connection, &request, sizeof(request), &data_fd, 1);
 	if (!r)
 		r = send_fds(connection, program);
@@ -259,9 +261,13 @@ static int converse(int connection, const struct gcr_program *program, int *ret_
 		r = hear(connection, GCR_LAUNCH_READY, GCR_LAUNCH_WAIT_MSEC, &value, NULL);
 	if (!r)
 		r = gcr_launch_send(connection, &go, 1, NULL, 0);
-	/* From here on the program may be running: only the launcher's end stops the wait. */
+	/*
+	 * From here on the program may be running. A launcher that does not answer kills it, or
+	 * does not start it, when it notices that the connection has ended.
+	 */
+	*ret_went = !r;
 	if (!r)
-		r = await(connection, -1);
+		r = await(connection, GCR_LAUNCH_WAIT_MSEC);
 	if (r < 0)
 		return r;
 	if (recv(connection, &reply, sizeof(reply), MSG_PEEK) == sizeof(reply) &&
@@ -269,7 +275,7 @@ static int converse(int connection, const struct gcr_program *program, int *ret_
 		*ret_failed = reply.value;
 		return 0;
 	}
-	r = hear(connection, GCR_LAUNCH_STARTED, -1, &value, ret_pidfd);
+	r = hear(connection, GCR_LAUNCH_STARTED, GCR_LAUNCH_WAIT_MSEC, &value, ret_pidfd);
 	if (!r)
 		*ret_pid = value;
 	return r;
@@ -279,6 +285,7 @@ int gcr_launch(const char *socket_path, const struct gcr_program *program, pid_t
 	       int *ret_pidfd, int *ret_connection, struct gcr_error *error)
 {
 	_cleanup_close_ int connection = -1;
+	bool went = false;
 	int failed = 0;
 	int r = connect_to(socket_path, &connection);
 
@@ -289,12 +296,15 @@ int gcr_launch(const char *socket_path, const struct gcr_program *program, pid_t
 			      socket_path, strerror(-r));
 		return -ECONNREFUSED;
 	}
-	r = converse(connection, program, &failed, ret_pid, ret_pidfd);
+	r = converse(connection, program, &failed, &went, ret_pid, ret_pidfd);
 	if (r < 0) {
 		gcr_error_set(error, EIO,
-			      "CRIU's launcher behind %s has not started it (%s): see the journal "
-			      "of gpucrfs-criu@*.service",
-			      socket_path, strerror(-r));
+			      "CRIU's launcher behind %s %s (%s): see the journal of "
+			      "gpucrfs-criu@*.service",
+			      socket_path,
+			      went ? "does not tell whether it has started it"
+				   : "has not started it",
+			      strerror(-r));
 		return -EPROTO;
 	}
 	if (failed < 0) {

@@ -12,11 +12,12 @@
  *             GCR_LAUNCH_MORE byte
  *   launcher: struct gcr_launch_reply READY
  *   daemon:   GCR_LAUNCH_GO. If the connection ends before, nothing is started.
- *   launcher: STARTED, with the program's pidfd; or FAILED
+ *   launcher: STARTED, with the program's pidfd; or FAILED. If the connection ends before STARTED
+ *             could be sent, nothing is started, or the program is killed at once.
  *   launcher: ENDED
  *
- * If the daemon closes the connection after GO, the program keeps running, as it would if the
- * daemon had started it and then ended.
+ * If the daemon closes the connection after STARTED, the program keeps running, as it would if the
+ * daemon had started it and then ended (but see GCR_LAUNCH_ENDS_WITH_DAEMON).
  */
 #ifndef GCR_CRIU_GLUE_LAUNCH_H
 #define GCR_CRIU_GLUE_LAUNCH_H
@@ -71,9 +72,12 @@ struct gcr_launch_reply {
 
 /*
  * gcr_program_start() by the launcher that listens at @socket_path. *ret_connection, the caller's,
- * becomes readable when the program or the launcher has ended. Errors, with a message: those of
- * gcr_program_start(); -ECONNREFUSED there is no launcher, -EPROTO its answer is invalid; nothing
- * has been started then.
+ * becomes readable when the program or the launcher has ended. Each answer is waited for
+ * GCR_LAUNCH_WAIT_MSEC. Errors, with a message: those of gcr_program_start(), and -ECONNREFUSED if
+ * there is no launcher: nothing has been started; -EPROTO the launcher has ended, does not answer,
+ * or its answer is invalid: if that was after GO, the program may be running, or start later, and
+ * nobody reports its end. The caller must treat what the program acts on as if it were running: a
+ * dump's hook gets no answer, and a restore's cgroup is killed.
  */
 int gcr_launch(const char *socket_path, const struct gcr_program *program, pid_t *ret_pid,
 	       int *ret_pidfd, int *ret_connection, struct gcr_error *error);

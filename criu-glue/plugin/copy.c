@@ -308,6 +308,7 @@ static int empty(int parent_fd, const char *name, unsigned int depth)
 	_cleanup_closedir_ DIR *directory = NULL;
 	_cleanup_close_ int fd = gcr_beneath_open(parent_fd, name, O_RDONLY | O_DIRECTORY);
 	struct dirent *entry;
+	int r = 0;
 
 	if (fd < 0)
 		return fd;
@@ -315,18 +316,18 @@ static int empty(int parent_fd, const char *name, unsigned int depth)
 	if (!directory)
 		return -errno;
 	fd = -1; /* closedir() closes it */
-	while ((entry = readdir(directory))) {
+	for (errno = 0; !r && (entry = readdir(directory)); errno = 0) {
 		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
 			continue;
 		if (!unlinkat(dirfd(directory), entry->d_name, 0))
 			continue;
 		if (errno != EISDIR || !depth)
 			return -errno;
-		if (!empty(dirfd(directory), entry->d_name, depth - 1) &&
-		    unlinkat(dirfd(directory), entry->d_name, AT_REMOVEDIR) < 0)
-			return -errno;
+		r = empty(dirfd(directory), entry->d_name, depth - 1);
+		if (!r && unlinkat(dirfd(directory), entry->d_name, AT_REMOVEDIR) < 0)
+			r = -errno;
 	}
-	return 0;
+	return r ? r : -errno;
 }
 
 int gcr_images_remove(int images_fd, long number, struct gcr_error *error)

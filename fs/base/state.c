@@ -102,7 +102,7 @@ enum gcr_state gcr_verb_goal(enum gcr_verb verb)
 	return GCR_STATE_GONE;
 }
 
-size_t gcr_state_verbs(enum gcr_state state, char *buffer, size_t size)
+size_t gcr_state_verbs(enum gcr_state state, bool is_packing, char *buffer, size_t size)
 {
 	size_t length = 0;
 
@@ -110,7 +110,8 @@ size_t gcr_state_verbs(enum gcr_state state, char *buffer, size_t size)
 	for (size_t verb = 0; verb < GCR_VERBS_COUNT; verb++) {
 		bool applies =
 			gcr_transition_find((enum gcr_verb)verb, state) ||
-			(verb == GCR_VERB_CANCEL && gcr_state_is_transition(state)) ||
+			(verb == GCR_VERB_CANCEL &&
+			 (is_packing || gcr_state_is_transition(state))) ||
 			(verb == GCR_VERB_DROP && gcr_state_is_of_place(state)) ||
 			(gcr_verb_is_packing((enum gcr_verb)verb) && state == GCR_STATE_FROZEN);
 		int written;

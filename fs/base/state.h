@@ -66,7 +66,10 @@ bool gcr_state_is_of_place(enum gcr_state state);
 /* The state that @verb leads to; writing the verb in that state succeeds without effect. */
 enum gcr_state gcr_verb_goal(enum gcr_verb verb);
 
-/* Writes the verbs that apply in @state into @buffer, separated by blanks; returns the length. */
-size_t gcr_state_verbs(enum gcr_state state, char *buffer, size_t size);
+/*
+ * Writes the verbs that apply in @state into @buffer, separated by blanks; returns the length.
+ * @is_packing: a packing, which has no state of its own, is under way.
+ */
+size_t gcr_state_verbs(enum gcr_state state, bool is_packing, char *buffer, size_t size);
 
 #endif

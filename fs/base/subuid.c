@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pwd.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -84,22 +83,38 @@ static void free_users(struct users *users)
 	free(users->list);
 }
 
-/*
- * Reads all users once. An entry that is longer than the buffer ends the reading: its user and all
- * users after it are unknown. -ENOMEM.
- */
+/* Parses NAME:PASSWORD:UID:..., of any length; modifies @line. False: no user. */
+static bool parse_user(char *line, char **ret_name, uid_t *ret_uid)
+{
+	char *name = strsep(&line, ":");
+	char *uid;
+	uint64_t number;
+
+	strsep(&line, ":");
+	uid = strsep(&line, ":");
+	if (!*name || *name == '#' || !line || !uid || !parse_number(uid, UINT32_MAX - 1, &number))
+		return false;
+	*ret_name = name;
+	*ret_uid = (uid_t)number;
+	return true;
+}
+
+/* Reads all users once. -ENOMEM. */
 static int read_users(struct users *users)
 {
 	_cleanup_fclose_ FILE *file = fopen(users->path, "re");
-	struct passwd *found;
-	struct passwd entry;
-	char buffer[4096];
+	_cleanup_free_ char *line = NULL;
+	size_t line_room = 0;
 	size_t room = 0;
 
 	users->is_read = true;
-	while (file && !fgetpwent_r(file, &entry, buffer, sizeof(buffer), &found)) {
+	while (file && getline(&line, &line_room, file) >= 0) {
 		struct user *user;
+		char *name;
+		uid_t uid;
 
+		if (!parse_user(line, &name, &uid))
+			continue;
 		if (users->count == room) {
 			struct user *more =
 				reallocarray(users->list, room ? 2 * room : 64, sizeof(*more));
@@ -110,7 +125,7 @@ static int read_users(struct users *users)
 			room = room ? 2 * room : 64;
 		}
 		user = &users->list[users->count];
-		*user = (struct user){strdup(entry.pw_name), entry.pw_uid, users->count};
+		*user = (struct user){strdup(name), uid, users->count};
 		if (!user->name)
 			return -ENOMEM;
 		users->count++;
@@ -181,7 +196,8 @@ static bool is_trusted(const struct stat *stat)
 	       (!stat->st_uid || stat->st_uid == geteuid());
 }
 
-static char *read_file(int fd)
+/* Reads the file. Of a larger one the whole lines up to FILE_BYTES_MAX: *ret_cut. */
+static char *read_file(int fd, bool *ret_cut)
 {
 	_cleanup_free_ char *text = malloc(FILE_BYTES_MAX + 1);
 	size_t size = 0;
@@ -195,6 +211,10 @@ static char *read_file(int fd)
 			break;
 		size += (size_t)got;
 	}
+	*ret_cut = size == FILE_BYTES_MAX;
+	/* Half a line could be a line of its own, of fewer ids. */
+	while (*ret_cut && size && text[size - 1] != '\n')
+		size--;
 	if (text)
 		text[size] = '\0';
 	return TAKE_PTR(text);
@@ -202,7 +222,8 @@ static char *read_file(int fd)
 
 static int read_ranges(struct gcr_subuids *subuids, int fd)
 {
-	_cleanup_free_ char *text = read_file(fd);
+	bool is_cut;
+	_cleanup_free_ char *text = read_file(fd, &is_cut);
 	_cleanup_free_ struct range *ranges = calloc(GCR_SUBUID_RANGES_MAX, sizeof(*ranges));
 	_cleanup_(free_users) struct users users = {.path = subuids->users_path};
 	size_t count = 0, bad = 0;
@@ -222,9 +243,9 @@ static int read_ranges(struct gcr_subuids *subuids, int fd)
 		count += !result;
 		bad += result < 0;
 	}
-	if (bad || rest)
+	if (bad || rest || is_cut)
 		gcr_log(LOG_WARNING, 0, "%s: %zu lines are left out%s", subuids->path, bad,
-			rest ? ", and what comes after too many" : "");
+			rest || is_cut ? ", and what comes after too many" : "");
 	free(subuids->ranges);
 	subuids->ranges = TAKE_PTR(ranges);
 	subuids->count = count;

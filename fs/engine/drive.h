@@ -309,7 +309,7 @@ int gcr_drive_to_checkpointed(struct gcr_drive *drive, struct gcr_error *error);
 /*
  * Bring the driver from any state back to running. There is no deadline: only the end of the
  * process or of the daemon, or a lack of VRAM, stops the roll-back. On failure *ret_state is the
- * state of the process, and @error says why. The record stays.
+ * state of the process if the driver alone has its memory, and @error says why. The record stays.
  */
 int gcr_drive_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 			 struct gcr_error *error);

@@ -121,8 +121,8 @@ int gcr_drive_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 			*ret_state = GCR_STATE_FROZEN;
 			result = gcr_drive_admit(drive, error);
 			if (result == -ENOMEM || result == -ECANCELED) {
-				gcr_error_prefix(error, "it could not be rolled back and stays "
-							"frozen, intact");
+				gcr_error_prefix(error,
+						 "it could not be rolled back; thaw tries again");
 				return result;
 			}
 		}

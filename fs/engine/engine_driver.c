@@ -38,6 +38,8 @@ static int back_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 
 	if (!result)
 		gcr_drive_remove_record(drive);
+	else if (*ret_state == GCR_STATE_FROZEN && result != -ESRCH)
+		gcr_error_prefix(error, "it stays frozen, intact");
 	return result;
 }
 

@@ -220,11 +220,21 @@ static void end_with_daemon(pid_t pid, int pidfd)
 	}
 }
 
+/* The daemon gives up a launcher that does not answer in time: then it expects no program. */
+static bool is_given_up(void)
+{
+	struct pollfd connection = {.fd = CONNECTION, .events = POLLRDHUP};
+
+	return poll(&connection, 1, 0) != 0;
+}
+
 static int run(const struct order *order)
 {
 	int pidfd, status, r;
 	pid_t pid;
 
+	if (is_given_up())
+		return fail("the daemon does not wait any more", ETIMEDOUT);
 	r = gcr_program_start(&order->program, &pid, &pidfd);
 	if (r < 0) {
 		tell(GCR_LAUNCH_FAILED, r, NULL);

@@ -669,6 +669,14 @@ void gcr_receivers_stop(void)
 		gcr_quota_release(&receiver->charge);
 		free(receiver);
 	}
+	/* Closing their descriptors could block: the kernel does that when we have ended. */
+	while (pool.deferred) {
+		struct deferred_closes *deferred = pool.deferred;
+
+		pool.deferred = deferred->next;
+		gcr_quota_release(&deferred->charge);
+		free(deferred);
+	}
 	if (pool.timer_fd >= 0)
 		close(pool.timer_fd);
 	pool.timer_fd = -1;

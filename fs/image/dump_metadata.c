@@ -323,47 +323,53 @@ static int make_metadata(const struct gcr_dump *dump, const struct gcr_dump_memb
 }
 
 /*
- * The manifest's entry for the GPU with this UUID, added if there was none. NULL: the daemon knows
- * no such GPU.
+ * Sets the need of the GPU with this UUID in its entry of the manifest, which is added if there was
+ * none; not if the daemon knows no such GPU. -E2BIG: a manifest that a user has put there is full.
  */
-static struct gcr_manifest_gpu *have_gpu(const struct gcr_backend *backend,
-					 struct gcr_manifest *manifest,
-					 const struct gcr_gpus_reply *reply, const uint8_t *uuid)
+static int set_need(const struct gcr_backend *backend, struct gcr_manifest *manifest,
+		    const struct gcr_gpus_reply *reply, const uint8_t *uuid, uint64_t bytes)
 {
 	struct gcr_manifest_gpu *gpu;
 
-	for (size_t i = 0; i < manifest->gpus_count; i++)
-		if (!memcmp(manifest->gpus[i].uuid, uuid, GCR_UUID_BYTES))
-			return &manifest->gpus[i];
+	for (size_t i = 0; i < manifest->gpus_count; i++) {
+		if (memcmp(manifest->gpus[i].uuid, uuid, GCR_UUID_BYTES) != 0)
+			continue;
+		manifest->gpus[i].control_bytes = bytes;
+		return 0;
+	}
 	for (uint32_t i = 0; i < reply->gpus_count; i++) {
 		const struct gcr_gpu_info *info = &reply->gpus[i];
 
 		if (memcmp(info->uuid, uuid, GCR_UUID_BYTES) != 0)
 			continue;
+		if (manifest->gpus_count == GCR_ARRAY_SIZE(manifest->gpus))
+			return -E2BIG;
 		gpu = &manifest->gpus[manifest->gpus_count++];
 		gpu->index = i;
 		memcpy(gpu->uuid, info->uuid, sizeof(gpu->uuid));
 		memcpy(gpu->name, info->name, sizeof(gpu->name));
 		gpu->memory_bytes = info->total_bytes;
 		backend->format_architecture(info, gpu->compute_capability);
-		return gpu;
+		gpu->control_bytes = bytes;
+		return 0;
 	}
-	return NULL;
+	return 0;
 }
 
 /* Adds the VRAM that remains on the GPUs, which CRIU's plugin for the vendor dumps. */
-static void add_kept(const struct gcr_backend *backend, pid_t pid, struct gcr_manifest *manifest,
-		     const struct gcr_gpus_reply *reply)
+static int add_kept(const struct gcr_backend *backend, pid_t pid, struct gcr_manifest *manifest,
+		    const struct gcr_gpus_reply *reply)
 {
-	for (uint32_t i = 0; i < reply->processes_count; i++) {
+	int result = 0;
+
+	for (uint32_t i = 0; i < reply->processes_count && !result; i++) {
 		const struct gcr_gpu_process *user = &reply->processes[i];
-		struct gcr_manifest_gpu *gpu = NULL;
 
 		if (user->pid == pid)
-			gpu = have_gpu(backend, manifest, reply, reply->gpus[user->gpu].uuid);
-		if (gpu)
-			gpu->control_bytes = user->bytes;
+			result = set_need(backend, manifest, reply, reply->gpus[user->gpu].uuid,
+					  user->bytes);
 	}
+	return result;
 }
 
 /*
@@ -374,22 +380,23 @@ static int add_needs(const struct gcr_dump *dump, struct gcr_process *process,
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = malloc(sizeof(*reply));
 	const struct gcr_backend *backend = process->vendor->backend;
+	int result = 0;
 
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	gcr_gpus_snapshot(dump->daemon->gpus, reply);
 	if (!backend->has_control && dump->kept)
-		add_kept(backend, process->pid, manifest, dump->kept);
+		result = add_kept(backend, process->pid, manifest, dump->kept);
 	pthread_mutex_lock(&process->lock);
-	for (unsigned int i = 0; i < process->shares_count; i++) {
-		struct gcr_manifest_gpu *gpu =
-			have_gpu(backend, manifest, reply, process->shares[i].uuid);
-
-		if (gpu)
-			gpu->control_bytes = process->shares[i].bytes;
-	}
+	for (unsigned int i = 0; i < process->shares_count && !result; i++)
+		result = set_need(backend, manifest, reply, process->shares[i].uuid,
+				  process->shares[i].bytes);
 	pthread_mutex_unlock(&process->lock);
-	return 0;
+	return result ? gcr_error_set(error, EIO,
+				      "the manifest of process %d lists too many GPUs that it does "
+				      "not use",
+				      (int)process->pid)
+		      : 0;
 }
 
 /* Writes a member's VRAM and digests into @root_fd, and returns its manifest, not written yet. */

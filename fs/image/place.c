@@ -130,8 +130,12 @@ int gcr_place_read_mark(struct gcr_place *place, struct gcr_place_made *ret_made
 	return 0;
 }
 
-/* Adds the place that the store has under this name to the list. Lock: places. */
-static int add_locked(struct gcr_places *places, const char *name, struct gcr_place **ret_place)
+/*
+ * Adds the place that the store has under this name to the list. @sum: of its files; NULL: they are
+ * few, or the daemon is starting. Lock: places.
+ */
+static int add_locked(struct gcr_places *places, const char *name, const struct gcr_tree_sum *sum,
+		      struct gcr_place **ret_place)
 {
 	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = calloc(1, sizeof(*place));
 	int result;
@@ -146,8 +150,8 @@ static int add_locked(struct gcr_places *places, const char *name, struct gcr_pl
 	place->fd = -1;
 	result = gcr_event_log_create(&place->events);
 	if (!result)
-		result = gcr_store_open_place(places->daemon->store, name, &place->stat, &place->fd,
-					      &place->folder);
+		result = gcr_store_open_place(places->daemon->store, name, sum, &place->stat,
+					      &place->fd, &place->folder);
 	if (result < 0)
 		return result;
 	gcr_quota_count(places->daemon->quota, GCR_QUOTA_PLACES, place->stat.st_uid, 1,
@@ -168,8 +172,9 @@ static int add_locked(struct gcr_places *places, const char *name, struct gcr_pl
 static int add_left(const char *name, void *data)
 {
 	struct gcr_places *places = data;
-	int result = gcr_place_name_is_good(name, strlen(name)) ? add_locked(places, name, NULL)
-								: -EINVAL;
+	int result = gcr_place_name_is_good(name, strlen(name))
+			     ? add_locked(places, name, NULL, NULL)
+			     : -EINVAL;
 
 	if (result < 0)
 		gcr_log(LOG_WARNING, 0, "the place %s in the store cannot be used: %s", name,
@@ -261,7 +266,7 @@ int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t
 	if (!result)
 		result = gcr_store_make_place(store, name, uid, gid);
 	if (!result) {
-		result = add_locked(places, name, ret_place);
+		result = add_locked(places, name, NULL, ret_place);
 		if (result < 0)
 			gcr_store_drop_place(store, name, 0, NULL);
 	}
@@ -531,12 +536,18 @@ int gcr_place_publish(struct gcr_place_hold *hold, const char *name, int fd,
 {
 	struct gcr_places *places = hold->places;
 	struct gcr_store *store = places->daemon->store;
+	struct gcr_tree_sum sum;
 	struct gcr_place *known;
 	bool is_its_name;
 	int result = gcr_place_origin_write(fd, origin, NULL, error);
 
 	if (result < 0)
 		return result;
+	/* A dump may have very many files, and all look-ups need the list. */
+	result = gcr_store_sum_place(fd, &sum);
+	if (result < 0)
+		return gcr_error_set(error, -result, "the files of %s: %s", name,
+				     strerror(-result));
 	pthread_mutex_lock(&places->lock);
 	known = find_locked(places, name);
 	is_its_name = known && is_name_of_locked(known, origin->pid, origin->start_ticks);
@@ -550,7 +561,7 @@ int gcr_place_publish(struct gcr_place_hold *hold, const char *name, int fd,
 		result = gcr_store_publish_place(store, name, origin->uid, origin->gid);
 	hold->is_published = !result;
 	if (!result) {
-		result = add_locked(places, name, NULL);
+		result = add_locked(places, name, &sum, NULL);
 		if (result < 0)
 			gcr_store_drop_place(store, name, hold->number, NULL);
 		else

@@ -462,9 +462,13 @@ static int start(struct gcr_place *place, const struct gcr_command *command,
 {
 	struct gcr_restore *restore = NULL;
 	bool is_new = false;
+	enum gcr_state state;
+	bool is_ending;
 	int result;
 
 	pthread_mutex_lock(&place->lock);
+	state = place->state;
+	is_ending = place->origin.is_ending;
 	if (atomic_load(&place->daemon->stopping)) {
 		result = -ESHUTDOWN;
 	} else if (place->restore) {
@@ -473,8 +477,7 @@ static int start(struct gcr_place *place, const struct gcr_command *command,
 		ref(restore);
 	} else if (place->is_empty && !place->process) {
 		result = -ESTALE;
-	} else if (place->origin.is_ending || place->process ||
-		   (!gcr_transition_find(GCR_VERB_THAW, place->state))) {
+	} else if (is_ending || place->process || (!gcr_transition_find(GCR_VERB_THAW, state))) {
 		result = -EBUSY;
 	} else {
 		result = start_locked(place, command, waiter, &restore);
@@ -493,21 +496,22 @@ static int start(struct gcr_place *place, const struct gcr_command *command,
 		unref(restore);
 	if (result == -ESHUTDOWN)
 		return gcr_error_set(error, EBUSY, "the daemon is stopping");
-	if (result == -EBUSY && place->origin.is_ending)
+	if (result == -EBUSY && is_ending)
 		return gcr_error_set(error, EBUSY, "the processes of %s have not ended yet",
 				     place->name);
 	if (result == -EBUSY)
-		return gcr_error_set(error, EBUSY, "%s is %s", place->name,
-				     gcr_state_name(place->state));
+		return gcr_error_set(error, EBUSY, "%s is %s", place->name, gcr_state_name(state));
 	return result ? gcr_error_set(error, -result, "%s", strerror(-result)) : 0;
 }
 
 static int cancel(struct gcr_place *place, struct gcr_waiter *waiter, struct gcr_error *error)
 {
 	struct gcr_restore *restore = NULL;
+	enum gcr_state state;
 	int result = -EBUSY;
 
 	pthread_mutex_lock(&place->lock);
+	state = place->state;
 	if (place->restore) {
 		restore = place->restore;
 		ref(restore);
@@ -525,7 +529,7 @@ static int cancel(struct gcr_place *place, struct gcr_waiter *waiter, struct gcr
 	if (restore)
 		unref(restore);
 	return result ? gcr_error_set(error, -result, "no verb is under way; %s is %s", place->name,
-				      gcr_state_name(place->state))
+				      gcr_state_name(state))
 		      : 0;
 }
 
@@ -535,6 +539,7 @@ static int carry_out_verb(fuse_req_t request, struct gcr_place *place,
 			  bool *ret_waits, struct gcr_error *error)
 {
 	struct gcr_waiter *waiter = NULL;
+	enum gcr_state state;
 	bool is_running;
 	int result;
 
@@ -544,19 +549,20 @@ static int carry_out_verb(fuse_req_t request, struct gcr_place *place,
 					      strerror(-result))
 			      : 0;
 	}
+	/* is_running: the descriptor was opened before the restore. */
+	pthread_mutex_lock(&place->lock);
+	state = place->state;
+	is_running = place->process && !place->restore;
+	pthread_mutex_unlock(&place->lock);
 	if (gcr_verb_is_packing(command->verb))
 		return gcr_error_set(
 			error, EBUSY, "%s is for processes that are frozen, but %s is %s",
-			gcr_verb_name(command->verb), place->name, gcr_state_name(place->state));
+			gcr_verb_name(command->verb), place->name, gcr_state_name(state));
 	if (command->verb != GCR_VERB_THAW && command->verb != GCR_VERB_CANCEL)
 		return gcr_error_set(error, EBUSY, "%s leads to %s, but %s is %s",
 				     gcr_verb_name(command->verb),
 				     gcr_state_name(gcr_verb_goal(command->verb)), place->name,
-				     gcr_state_name(place->state));
-	/* The descriptor was opened before the restore: the process runs already. */
-	pthread_mutex_lock(&place->lock);
-	is_running = place->process && !place->restore;
-	pthread_mutex_unlock(&place->lock);
+				     gcr_state_name(state));
 	if (command->swap)
 		return gcr_error_set(error, EINVAL, "swap= is for a process that is frozen");
 	if (is_running && command->verb == GCR_VERB_THAW)

@@ -304,9 +304,10 @@ static int check_images(struct gcr_restore *restore, struct gcr_error *error)
 		result = check_image(restore, fd, &manifest->images[i], error);
 	if (result < 0)
 		return result;
-	dir = fdopendir(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+	dir = fdopendir(fd);
 	if (!dir)
-		return gcr_error_set(error, ENOMEM, "out of memory");
+		return gcr_error_set(error, errno, "criu: %s", strerror(errno));
+	TAKE_FD(fd); /* closedir() closes it */
 	while ((entry = readdir(dir)))
 		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
 		    !is_listed(manifest, entry->d_name))

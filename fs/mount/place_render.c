@@ -48,7 +48,7 @@ static void render_verbs(const struct shown *shown, FILE *stream)
 {
 	char verbs[128];
 
-	fputs(gcr_state_verbs(shown->state, verbs, sizeof(verbs)) ? verbs : "-", stream);
+	fputs(gcr_state_verbs(shown->state, false, verbs, sizeof(verbs)) ? verbs : "-", stream);
 }
 
 static void render_verb(const struct shown *shown, FILE *stream)

@@ -207,8 +207,9 @@ static void render_since(const struct view *view, FILE *stream)
 static void render_verbs(const struct view *view, FILE *stream)
 {
 	char verbs[128];
+	size_t length = gcr_state_verbs(view->state, view->is_packing, verbs, sizeof(verbs));
 
-	fputs(gcr_state_verbs(view->state, verbs, sizeof(verbs)) ? verbs : "-", stream);
+	fputs(length ? verbs : "-", stream);
 }
 
 static void render_verb(const struct view *view, FILE *stream)

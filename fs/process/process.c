@@ -159,9 +159,10 @@ void gcr_process_remove(struct gcr_processes *processes, struct gcr_process *pro
 	if (!removed)
 		return;
 
-	if (daemon->store)
+	if (daemon->store) {
 		gcr_store_pool_drop(daemon->store, process->pid, process->start_ticks);
-	gcr_store_drop_kept(daemon->store, process->pid, process->start_ticks);
+		gcr_store_drop_kept(daemon->store, process->pid, process->start_ticks);
+	}
 	/*
 	 * Only the bytes of an ended process are discarded. A living process that is removed is not
 	 * frozen and needs none; drop our reference only, since the snapshot may have other

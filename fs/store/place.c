@@ -160,8 +160,15 @@ static int touch(void *data, struct gcr_room **ret_room)
 	return gcr_room_create(opening->store, 0, &opening->sum, 0, ret_room);
 }
 
-int gcr_store_open_place(struct gcr_store *store, const char *name, struct stat *ret_stat,
-			 int *ret_fd, struct gcr_folder **ret_folder)
+int gcr_store_sum_place(int fd, struct gcr_tree_sum *ret_sum)
+{
+	_cleanup_close_ int root_fd = gcr_beneath_open(fd, "snapshot", O_RDONLY | O_DIRECTORY);
+
+	return root_fd < 0 ? root_fd : gcr_store_sum_tree(root_fd, ret_sum);
+}
+
+int gcr_store_open_place(struct gcr_store *store, const char *name, const struct gcr_tree_sum *sum,
+			 struct stat *ret_stat, int *ret_fd, struct gcr_folder **ret_folder)
 {
 	struct opening opening = {.store = store};
 	char path[GCR_STORE_NAME_BYTES];
@@ -169,7 +176,7 @@ int gcr_store_open_place(struct gcr_store *store, const char *name, struct stat 
 	_cleanup_close_ int fd = -1;
 	struct gcr_folder *folder;
 	struct stat stat;
-	int result;
+	int result = 0;
 
 	make_path(name, path);
 	fd = gcr_beneath_open(store->fd, path, O_RDONLY | O_DIRECTORY);
@@ -180,7 +187,10 @@ int gcr_store_open_place(struct gcr_store *store, const char *name, struct stat 
 		return root_fd;
 	if (fstat(fd, &stat) < 0)
 		return -errno;
-	result = gcr_store_sum_tree(root_fd, &opening.sum);
+	if (sum)
+		opening.sum = *sum;
+	else
+		result = gcr_store_sum_tree(root_fd, &opening.sum);
 	if (!result)
 		result = gcr_folder_create(
 			&(struct gcr_folder_config){

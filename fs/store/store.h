@@ -305,12 +305,15 @@ int gcr_store_each_place(struct gcr_store *store, int (*visit)(const char *name,
  */
 int gcr_store_end_begun_places(struct gcr_store *store,
 			       void (*visit)(const char *name, int fd, void *data), void *data);
+/* Sum up the files of a place; @fd: its directory. That takes a while if they are many. */
+int gcr_store_sum_place(int fd, struct gcr_tree_sum *ret_sum);
 /*
  * Open a place: *ret_folder is its tree, *ret_stat the attributes of its own directory, *ret_fd a
- * descriptor of that directory (the caller's). Once for each place.
+ * descriptor of that directory (the caller's). Once for each place. @sum: of its files; NULL: they
+ * are summed up here.
  */
-int gcr_store_open_place(struct gcr_store *store, const char *name, struct stat *ret_stat,
-			 int *ret_fd, struct gcr_folder **ret_folder);
+int gcr_store_open_place(struct gcr_store *store, const char *name, const struct gcr_tree_sum *sum,
+			 struct stat *ret_stat, int *ret_fd, struct gcr_folder **ret_folder);
 /* The daemon ends: the folder is retired, and the place's files stay. */
 void gcr_store_close_place(struct gcr_folder *folder);
 /*

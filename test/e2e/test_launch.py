@@ -228,6 +228,22 @@ def test_given_up():
         check(not os.path.exists(path), 'started')
 
 
+def test_given_up_after_the_word():
+    """A launcher that sleeps until the daemon has given it up starts nothing either."""
+    same_for_both('orders')
+    with marker() as (argv, path), Conversation() as one:
+        one.send(*order(argv))
+        one.socket.recv(8)
+        one.popen.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, one.popen.pid, os.WSTOPPED)
+        one.send(b'g')
+        one.socket.close()
+        one.popen.send_signal(signal.SIGCONT)
+        check('does not wait' in one.end(), 'its words')
+        equal(one.popen.returncode, 1)
+        check(not os.path.exists(path), 'started')
+
+
 def test_others_are_refused():
     """An ordinary user; root of a user namespace; root of a container, which is real root."""
     same_for_both('orders')

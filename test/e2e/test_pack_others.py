@@ -53,11 +53,14 @@ def test_cancel_of_several():
         for pieces in several:
             start(machine, pieces)
         for pieces in several:
-            equal(machine.status(pieces.pid)['packing'], 'yes')
+            status = machine.status(pieces.pid)
+            equal(status['packing'], 'yes')
+            check('cancel' in status['verbs'].split(), status['verbs'])
         pids = ' '.join(str(pieces.pid) for pieces in several)
         equal(machine.writer(None, f'cancel {pids}').result(), 'ok')
         for pieces in several:
             is_cancelled(machine, pieces)
+            check('cancel' not in machine.status(pieces.pid)['verbs'], 'nothing to cancel')
         equal(machine.writer(None, f'cancel {pids}').result(), 'EBUSY')
         machine.faults()
         equal(machine.writer(None, f'pack {pids}').result(), 'ok')

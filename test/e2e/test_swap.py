@@ -206,6 +206,28 @@ def test_by_hand():
         equal((machine.state(small.pid), machine.state(second.pid)), ('frozen', 'frozen'))
 
 
+def test_by_hand_is_interrupted():
+    """In the middle of the thaw: both are as before."""
+    harness.same_for_both('signals')
+    with Machine(vmm=True) as machine:
+        first = machine.ready_demo()
+        must_swap(machine, 'out', '--full', first.pid)
+        second = machine.ready_demo()
+        rule, phase = vendor.step('thaw', f'delay_ms={2000 * harness.SLOW}', first.pid)
+        machine.faults(rule)
+        for number, expected in (signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143):
+            with subprocess.Popen([SWAP, str(second.pid), str(first.pid)], env=environment(machine),
+                                  stderr=subprocess.PIPE, text=True) as popen:
+                machine.wait_status(first.pid, 'phase', phase)
+                popen.send_signal(number)
+                words = popen.stderr.read()
+            equal(popen.returncode, expected, words)
+            check(words.endswith(f'gpucr-swap: {second.pid} has been thawed again\n'), words)
+            equal((machine.state(first.pid), machine.state(second.pid)), ('frozen', 'running'))
+        machine.faults()
+        must_swap(machine, 'in', first.pid)
+
+
 def test_full():
     harness.needs_cuda('there is but one way to freeze')
     with Machine(vmm=True) as machine:

@@ -302,5 +302,33 @@ def test_vram_taken_meanwhile():
         demo.wait_ticks()
 
 
+def test_vram_taken_before_a_roll_back():
+    """One of two cannot be frozen; when the other is to go back, the room of its control state is
+    somebody else's: it is failed, and says so; a thaw brings it back."""
+    if vendor.HIP:
+        raise harness.Skip('the control state of AMD stays')
+    with vmm.machine(vram='256M') as machine:
+        good = vmm.demo(machine, *SMALL)
+        # The driver alone freezes it: it takes no worker from the good one.
+        bad = machine.ready_demo('--bytes', '4M', env={'GPUCR_PRELOAD_VMM': '0'})
+        machine.faults(f'cuCheckpointProcessCheckpoint pid={bad.pid} delay_ms={3000 * harness.SLOW}'
+                       ' error=CUDA_ERROR_UNKNOWN')
+        writer = machine.writer(None, f'freeze {good.pid} {bad.pid}')
+        wait_for(lambda: machine.status(good.pid)['phase'] == 'vote', 'the good one to be copied')
+        thief = machine.ready_demo('--bytes', '160M', '--buffers', 1, '--tick', 200,
+                                   env={'GPUCR_PRELOAD_VMM': '0'})
+        equal(writer.result(), 'EIO')
+        equal(machine.state(bad.pid), 'running')
+        bad.wait_ticks()
+        equal(machine.state(good.pid), 'failed')
+        words = machine.error(good.pid)
+        check('thaw tries again' in words and 'frozen' not in words and 'MiB free' in words, words)
+        thief.end()
+        wait_for(lambda: thief.pid not in machine.pids(), 'it to go')
+        machine.faults()
+        machine.must(good.pid, 'thaw')
+        good.wait_ticks()
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=4)

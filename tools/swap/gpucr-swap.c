@@ -306,6 +306,19 @@ static bool is_running(const char *mount, int pid)
 	       !strcmp(state, "running");
 }
 
+/* Sets the handler of the signals that end this program. Under nohup(1), SIGHUP stays ignored. */
+static void handle_signals(void (*handler)(int number))
+{
+	static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+	const struct sigaction action = {.sa_handler = handler};
+	struct sigaction inherited;
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(numbers); i++)
+		if (numbers[i] != SIGHUP || sigaction(SIGHUP, NULL, &inherited) < 0 ||
+		    inherited.sa_handler != SIG_IGN)
+			sigaction(numbers[i], &action, NULL);
+}
+
 /*
  * Freezes @out and thaws @in. If the thaw fails, or a signal arrives before the thaw has ended,
  * @out is thawed again.
@@ -313,19 +326,15 @@ static bool is_running(const char *mount, int pid)
 static int exchange(const char *mount, int out, int in, bool is_full)
 {
 	bool was_running = is_running(mount, out);
-	struct sigaction action = {.sa_handler = on_signal};
 
-	sigaction(SIGINT, &action, NULL);
-	sigaction(SIGTERM, &action, NULL);
+	handle_signals(on_signal);
 	if (must(mount, out, SWAP_FREEZE, is_full) == 0 && !caught &&
 	    must(mount, in, SWAP_THAW, false) == 0)
 		return 0;
-	action.sa_handler = SIG_IGN;
-	sigaction(SIGINT, &action, NULL);
-	sigaction(SIGTERM, &action, NULL);
+	handle_signals(SIG_IGN);
 	if (was_running && !is_running(mount, out) && must(mount, out, SWAP_THAW, false) == 0)
 		fprintf(stderr, "gpucr-swap: %d has been thawed again\n", out);
-	return caught ? 128 + caught : 1;
+	return !caught ? 1 : caught == SIGINT ? 130 : 143;
 }
 
 static int watch(const char *mount, const struct swap_config *config)

@@ -300,6 +300,8 @@ static uid_t owner_in(const char *text, uid_t uid)
 
 static void test_ranges(void)
 {
+	static char long_line[20000];
+
 	write_text(users, "root:x:0:0::/:/bin/sh\nbad line\nalice:x:4001:4001:::\n");
 	CHECK(owner_in("alice:100000:65536\n", 100000) == ALICE);
 	CHECK(owner_in("alice:100000:65536\n", 165535) == ALICE);
@@ -314,6 +316,13 @@ static void test_ranges(void)
 	CHECK(owner_in("bob:300000:10\nzoe:200000:10\nalice:100000:10\n", 100001) == ALICE);
 	CHECK(owner_in("bob:300000:10\nzoe:200000:10\nalice:100000:10\n", 200001) == 4003);
 	CHECK(owner_in("bob:300000:10\nzoe:200000:10\nalice:100000:10\n", 300001) == BOB);
+	/* A user after a very long line. */
+	memset(long_line, 'x', sizeof(long_line));
+	memcpy(long_line, "zoe:x:4003:1:", 13);
+	strcpy(long_line + sizeof(long_line) - 40, "::\nalice:x:4001:1:::\n");
+	write_text(users, long_line);
+	CHECK(owner_in("alice:100000:10\n", 100001) == ALICE);
+	CHECK(owner_in("zoe:100000:10\n", 100001) == 4003);
 	/*
 	 * A range of an unknown owner, or of root, who has no limits: all ids of the range count as
 	 * one owner.
@@ -364,6 +373,13 @@ static void test_hostile_ranges(void)
 	CHECK(gcr_subuids_owner(ranges, 100000 + GCR_SUBUID_RANGES_MAX - 1) == ALICE);
 	CHECK(gcr_subuids_owner(ranges, 100000 + GCR_SUBUID_RANGES_MAX) != ALICE);
 	memset(text, 'a', most);
+	write_file(subuids, text, most);
+	gcr_subuids_refresh(ranges, true);
+	CHECK(gcr_subuids_owner(ranges, 100000) == 100000);
+	/* A file that is too large is cut between two lines. */
+	memset(text, '#', most);
+	text[(1 << 20) - 20] = '\n';
+	memcpy(text + (1 << 20) - 19, "alice:100000:655360\n", 20);
 	write_file(subuids, text, most);
 	gcr_subuids_refresh(ranges, true);
 	CHECK(gcr_subuids_owner(ranges, 100000) == 100000);

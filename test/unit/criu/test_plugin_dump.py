@@ -290,6 +290,16 @@ def test_no_mount():
         equal(place.saved(), ['gpucr-other'])
 
 
+def test_left_cannot_be_removed():
+    """A directory that we never make: the error says what it is, and not that another is not empty."""
+    with Place() as place:
+        os.makedirs(f'{place.images}/gpucr-12/vram/strange')
+        with place.tool(GPUCR_MOUNT='', FAKE_MOUNTINFO='/dev/null') as tool:
+            check(tool.call('init', DUMP) < 0, 'it fails')
+            check_error(tool, 'gpucr-12 .*cannot be removed: Is a directory')
+        equal(place.saved(), ['gpucr-12'])
+
+
 def test_mount_is_found():
     """The first that root or this user has made; its name may hold blanks."""
     with Place() as place:

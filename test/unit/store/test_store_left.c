@@ -464,7 +464,7 @@ static void test_closed_directories(void)
 
 	start(256 * MIB, 0);
 	CHECK(!gcr_store_make_place(store, "closed", geteuid(), getegid()));
-	CHECK(!gcr_store_open_place(store, "closed", &stat, &place_fd, &folder));
+	CHECK(!gcr_store_open_place(store, "closed", NULL, &stat, &place_fd, &folder));
 	CHECK(!gcr_folder_resident_bytes(folder));
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", folder->root_fd);
 	length = readlink(link, place, sizeof(place) - 1);
@@ -481,7 +481,7 @@ static void test_closed_directories(void)
 	stop();
 
 	start(256 * MIB, 0);
-	CHECK(!gcr_store_open_place(store, "closed", &stat, &place_fd, &folder));
+	CHECK(!gcr_store_open_place(store, "closed", NULL, &stat, &place_fd, &folder));
 	CHECK(gcr_folder_resident_bytes(folder) >= GCR_ARRAY_SIZE(modes) * 4096);
 	CHECK(!fstat(folder->root_fd, &stat) && !(stat.st_mode & 0777));
 	CHECK(!chmod(place, 0700));

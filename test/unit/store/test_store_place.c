@@ -88,7 +88,8 @@ static void open_place(const char *name, struct test_place *ret_place)
 	struct stat stat;
 	int fd;
 
-	CHECK(!gcr_store_open_place(store, name, &stat, &fd, &ret_place->folder) && !close(fd));
+	CHECK(!gcr_store_open_place(store, name, NULL, &stat, &fd, &ret_place->folder) &&
+	      !close(fd));
 	ret_place->cost = figures().used_bytes - before;
 }
 
