@@ -51,11 +51,6 @@ static void set_state_locked(struct gcr_process *process, enum gcr_state state)
 			     gcr_state_name(from), gcr_state_name(state));
 }
 
-uid_t gcr_process_event_owner(const struct gcr_process *process)
-{
-	return gcr_quota_owner(process->daemon->quota, process->owner);
-}
-
 /*
  * Appends the result to the event logs. All users read the daemon's log, so the message, which may
  * contain paths, goes to the process's own log only. @is_for_all: append to the daemon's log, too.
@@ -155,26 +150,6 @@ void gcr_process_report_refusal(struct gcr_process *process, uid_t uid, const ch
 	pthread_mutex_unlock(&process->lock);
 	gcr_process_tell(process);
 	log_report(process, uid, verb, error);
-}
-
-bool gcr_processes_any_frozen(struct gcr_processes *processes, const struct gcr_vendor *vendor)
-{
-	struct gcr_process **list = NULL;
-	size_t count = 0;
-	bool any = false;
-
-	if (gcr_processes_list(processes, &list, &count) < 0)
-		return false;
-	for (size_t i = 0; i < count && !any; i++) {
-		enum gcr_state state = gcr_process_state(list[i]);
-
-		if (vendor && list[i]->vendor != vendor)
-			continue;
-		any = state == GCR_STATE_FROZEN || state == GCR_STATE_FREEZING ||
-		      state == GCR_STATE_DUMPING;
-	}
-	gcr_processes_list_free(list, count);
-	return any;
 }
 
 enum gcr_state gcr_process_shown_state(struct gcr_process *process)

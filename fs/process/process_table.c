@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT */
+/* References to processes, and finding and listing those of the table. */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "fs/base/event.h"
+#include "fs/base/quota.h"
+#include "fs/process/history.h"
+#include "fs/process/process_private.h"
+#include "fs/store/store.h"
+#include "lib/proc_source.h"
+
+struct gcr_process *gcr_process_ref(struct gcr_process *process)
+{
+	atomic_fetch_add(&process->references, 1);
+	return process;
+}
+
+void gcr_process_unref(struct gcr_process *process)
+{
+	if (!process || atomic_fetch_sub(&process->references, 1) != 1)
+		return;
+	if (process->pidfd >= 0)
+		close(process->pidfd);
+	if (process->parked_page_fd >= 0)
+		close(process->parked_page_fd);
+	gcr_event_log_unref(process->events);
+	gcr_snapshot_unref(process->snapshot);
+	gcr_history_free(process->history);
+	pthread_mutex_destroy(&process->lock);
+	free(process);
+}
+
+uid_t gcr_process_event_owner(const struct gcr_process *process)
+{
+	return gcr_quota_owner(process->daemon->quota, process->owner);
+}
+
+struct gcr_process *gcr_processes_find_locked(struct gcr_processes *processes, pid_t pid)
+{
+	struct gcr_process *process = processes->by_pid[(uint32_t)pid % GCR_PROCESS_BUCKETS];
+
+	while (process && process->pid != pid)
+		process = process->next_pid;
+	return process;
+}
+
+int gcr_processes_find_serial(struct gcr_processes *processes, uint32_t serial,
+			      struct gcr_process **ret_process)
+{
+	struct gcr_process *process;
+
+	pthread_mutex_lock(&processes->lock);
+	process = processes->by_serial[serial % GCR_PROCESS_BUCKETS];
+	while (process && process->serial != serial)
+		process = process->next_serial;
+	if (process)
+		gcr_process_ref(process);
+	pthread_mutex_unlock(&processes->lock);
+	if (!process)
+		return -ENOENT;
+	*ret_process = process;
+	return 0;
+}
+
+static int compare_pids(const void *left, const void *right)
+{
+	const struct gcr_process *const *a = left;
+	const struct gcr_process *const *b = right;
+
+	return ((*a)->pid > (*b)->pid) - ((*a)->pid < (*b)->pid);
+}
+
+int gcr_processes_list(struct gcr_processes *processes, struct gcr_process ***ret_list,
+		       size_t *ret_count)
+{
+	struct gcr_process **list;
+	size_t count = 0;
+
+	pthread_mutex_lock(&processes->lock);
+	list = calloc(processes->count + 1, sizeof(*list));
+	for (size_t i = 0; list && i < GCR_PROCESS_BUCKETS; i++)
+		for (struct gcr_process *process = processes->by_pid[i]; process;
+		     process = process->next_pid)
+			if (!process->launcher)
+				list[count++] = gcr_process_ref(process);
+	pthread_mutex_unlock(&processes->lock);
+	if (!list)
+		return -ENOMEM;
+	qsort(list, count, sizeof(*list), compare_pids);
+	*ret_list = list;
+	*ret_count = count;
+	return 0;
+}
+
+void gcr_processes_list_free(struct gcr_process **list, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		gcr_process_unref(list[i]);
+	free(list);
+}
+
+/*
+ * Is @ancestor among the ancestors of @pid? The depth is limited because the walk races with exits.
+ * The walk reads only `status`, which no process can make unreadable.
+ */
+static bool is_below(pid_t pid, pid_t ancestor)
+{
+	struct gcr_proc_status status;
+
+	for (int depth = 0; depth < 1000 && pid > 1; depth++) {
+		if (gcr_proc_status(pid, &status) < 0)
+			return false;
+		if (status.parent == ancestor)
+			return true;
+		pid = status.parent;
+	}
+	return false;
+}
+
+int gcr_process_members(struct gcr_process *process, struct gcr_process ***ret_list,
+			size_t *ret_count)
+{
+	struct gcr_process **list = NULL;
+	size_t count = 0;
+	size_t kept = 0;
+	int result;
+
+	result = gcr_processes_list(process->daemon->processes, &list, &count);
+	if (result < 0)
+		return result;
+	for (size_t i = 0; i < count; i++) {
+		if (is_below(list[i]->pid, process->pid))
+			list[kept++] = list[i];
+		else
+			gcr_process_unref(list[i]);
+	}
+	*ret_list = list;
+	*ret_count = kept;
+	return 0;
+}
+
+bool gcr_processes_any_frozen(struct gcr_processes *processes, const struct gcr_vendor *vendor)
+{
+	struct gcr_process **list = NULL;
+	size_t count = 0;
+	bool any = false;
+
+	if (gcr_processes_list(processes, &list, &count) < 0)
+		return false;
+	for (size_t i = 0; i < count && !any; i++) {
+		enum gcr_state state;
+
+		if (vendor && list[i]->vendor != vendor)
+			continue;
+		pthread_mutex_lock(&list[i]->lock);
+		state = list[i]->state;
+		pthread_mutex_unlock(&list[i]->lock);
+		any = state == GCR_STATE_FROZEN || state == GCR_STATE_FREEZING ||
+		      state == GCR_STATE_DUMPING;
+	}
+	gcr_processes_list_free(list, count);
+	return any;
+}
