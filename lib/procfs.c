@@ -238,6 +238,13 @@ int gcr_proc_is_ending(pid_t pid)
 	return tid < 0 ? tid : !tid;
 }
 
+bool gcr_proc_has_ended(pid_t pid)
+{
+	int r = gcr_proc_is_ending(pid);
+
+	return r == -ESRCH || r > 0;
+}
+
 pid_t gcr_proc_living_thread(pid_t pid)
 {
 	pid_t tid = pid > 0 ? find_living_thread(pid, NULL) : 0;

@@ -38,6 +38,8 @@ int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat);
  * process.
  */
 int gcr_proc_is_ending(pid_t pid);
+/* Is there no such process, or is it ending? False if that cannot be found out. */
+bool gcr_proc_has_ended(pid_t pid);
 
 /*
  * The first thread of @pid that is not exiting: @pid itself unless its main thread has ended; 0:

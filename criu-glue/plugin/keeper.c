@@ -53,14 +53,6 @@ static bool is_traced(pid_t pid)
 	return value && value[12] != '0';
 }
 
-/* Has it been killed, so that it is about to end? */
-static bool is_doomed(pid_t pid)
-{
-	int r = gcr_proc_is_ending(pid);
-
-	return r == -ESRCH || r > 0;
-}
-
 /*
  * CRIU may have been killed in the middle of the freeze: the freeze first ends or is rolled back
  * (EBUSY until then).
@@ -88,7 +80,7 @@ static void settle(const char *mount, const struct gcr_kept *kept)
 	for (int waited_ms = 0; waited_ms < LET_GO_MS && is_traced(kept->pid); waited_ms += LOOK_MS)
 		if (becomes_readable(kept->pidfd, LOOK_MS))
 			return;
-	if (becomes_readable(kept->pidfd, is_doomed(kept->pid) ? -1 : SETTLE_MS))
+	if (becomes_readable(kept->pidfd, gcr_proc_has_ended(kept->pid) ? -1 : SETTLE_MS))
 		return;
 	if (!gcr_proc_stat(kept->pid, &stat) && stat.state == 'T') {
 		syslog(LOG_NOTICE,

@@ -38,14 +38,6 @@ static bool is_root_alive(const struct gcr_place_made *made)
 	return !result || gcr_proc_is_silent(result);
 }
 
-/* Has the whole process ended? Its main thread has, but may have ended alone. */
-static bool has_ended(pid_t pid)
-{
-	int result = gcr_proc_is_ending(pid);
-
-	return result == -ESRCH || result > 0;
-}
-
 pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks,
 			    uint64_t *ret_ticks)
 {
@@ -53,9 +45,10 @@ pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since
 		const struct gcr_tree_process *process = &tree->processes[i];
 		struct gcr_proc_stat stat;
 
+		/* A main thread may have ended alone. */
 		if (!gcr_proc_stat(process->pid, &stat) && stat.start_ticks >= since_ticks &&
 		    !strcmp(stat.comm, process->comm) &&
-		    (!strchr("ZX", stat.state) || !has_ended(process->pid))) {
+		    (!strchr("ZX", stat.state) || !gcr_proc_has_ended(process->pid))) {
 			if (ret_ticks)
 				*ret_ticks = stat.start_ticks;
 			return process->pid;

@@ -214,12 +214,7 @@ bool gcr_process_has_ended(struct gcr_process *process)
 
 bool gcr_process_is_going(struct gcr_process *process)
 {
-	int result;
-
-	if (gcr_process_has_ended(process))
-		return true;
-	result = gcr_proc_is_ending(process->pid);
-	return result == -ESRCH || result > 0;
+	return gcr_process_has_ended(process) || gcr_proc_has_ended(process->pid);
 }
 
 int gcr_process_create(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,

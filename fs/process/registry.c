@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -34,6 +35,7 @@
 #define BACKLOG		64
 /* Minimum time between two log messages about peers: a broken peer must not fill the log. */
 #define COMPLAIN_USEC	(1 * GCR_USEC_PER_SEC)
+#define PAUSE_MSEC	20
 /*
  * If the descriptor limit reduces the table, a user may have one USER_PART of it; root's reserve is
  * the same part.
@@ -274,6 +276,9 @@ static void turn_away(struct gcr_registry *registry)
 	fd = accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC);
 	if (fd >= 0)
 		gcr_receiver_close(fd, NULL);
+	else
+		/* Another thread may have taken the descriptor: the loop would spin. */
+		poll(NULL, 0, PAUSE_MSEC);
 	registry->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	complain(registry, 0, "no descriptor is left");
 }

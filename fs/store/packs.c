@@ -181,6 +181,9 @@ static int use_directory(struct gcr_store *store, int fd, uid_t uid, const char 
 			continue;
 		gcr_log(LOG_WARNING, 0, "%s in the store has a table %s that is damaged", name,
 			entry->d_name);
+		/* A retry of the removal does not log it again. */
+		if (use == drop)
+			unlinkat(dirfd(dir), entry->d_name, 0);
 		result = 0;
 	}
 	return result;
