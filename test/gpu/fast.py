@@ -412,7 +412,7 @@ class FastParts:
             programs = [self.start_steps(preload, stack) for preload in (False, True)]
             for program in programs:
                 line = program.stdout.readline()
-                self.results.need(line == "ready\n", "a program is ready", line)
+                self.results.need(line == "ready\n", "a program is ready", line.strip())
             return {kind: self.compare_kind(programs, kind, count)
                     for kind, count in rounds.items()}
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* For copy_path.c: another process that faults in pages of the store's files, as the daemon does.
- */
+/* For copy_path.c: a process that faults in pages of the store's files, as the daemon does. */
 #ifndef GCR_TEST_GPU_POPULATOR_H
 #define GCR_TEST_GPU_POPULATOR_H
 
