@@ -24,6 +24,7 @@ static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error
 {
 	const struct gcr_park request = {.limit_ms = limit_ms};
 	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
+	int64_t until_usec;
 	int result;
 
 	if (!message)
@@ -32,8 +33,12 @@ static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error
 		gcr_link_request(link, GCR_MESSAGE_PARK, &request, sizeof(request), NULL, 0, error);
 	if (result < 0)
 		return result;
+	/* One limit for all messages: a library could send others without end. */
+	until_usec = gcr_clock_usec() + ANSWER_USEC;
 	do {
-		result = gcr_link_receive(link, ANSWER_USEC, message);
+		int64_t left_usec = until_usec - gcr_clock_usec();
+
+		result = left_usec > 0 ? gcr_link_receive(link, left_usec, message) : -ETIMEDOUT;
 		if (result == -EINTR)
 			return gcr_error_set(error, ESRCH, "it has ended");
 		if (result == -ETIMEDOUT)

@@ -242,21 +242,127 @@ int gcr_dump_check_frozen(const struct gcr_dump *dump, struct gcr_error *error)
 					     (int)process->pid);
 		if (snapshot)
 			result = gcr_manifest_read(gcr_snapshot_root(snapshot), &manifest, error);
+		if (result < 0)
+			gcr_error_prefix(error, "the manifest of process %d", (int)process->pid);
 		if (!result && manifest)
 			result = check_manifest(manifest, error);
 	}
 	return result;
 }
 
+/* ---- what the manifest says of the process ---- */
+
+/* Sets what the daemon itself knows of the process. @process NULL: a root without a GPU. */
+static int describe_process(const struct gcr_dump *dump, const struct gcr_dump_member *member,
+			    struct gcr_process *process, struct gcr_manifest *manifest)
+{
+	const struct gcr_vendor *vendor = process ? process->vendor
+						  : gcr_vendor_of_engine(dump->daemon, "");
+	struct gcr_hello hello;
+	int result = 0;
+
+	if (process) {
+		pthread_mutex_lock(&process->lock);
+		/* A snapshot's generation has been compared. */
+		if (!*manifest->generation)
+			snprintf(manifest->generation, sizeof(manifest->generation), "%s",
+				 process->generation);
+		snprintf(manifest->engine, sizeof(manifest->engine), "%s", process->engine);
+		pthread_mutex_unlock(&process->lock);
+		gcr_manifest_set_vendor(manifest, vendor->backend->vendor);
+	} else {
+		result = gcr_uuid_make(manifest->generation);
+	}
+	manifest->pid = member->proc.pid;
+	manifest->start_ticks = member->proc.start_ticks;
+	memcpy(manifest->comm, member->proc.comm, sizeof(manifest->comm));
+	manifest->exe[0] = '\0';
+	gcr_proc_link(member->proc.pid, "exe", manifest->exe, sizeof(manifest->exe));
+	if (gcr_helpers_hello(vendor->helpers, &hello)) {
+		memcpy(manifest->driver_version, hello.driver_version,
+		       sizeof(hello.driver_version));
+		manifest->api_version = hello.api_version;
+	}
+	return result;
+}
+
+static void describe_gpu(const struct gcr_backend *backend, const struct gcr_gpu_info *info,
+			 struct gcr_manifest_gpu *gpu)
+{
+	memcpy(gpu->uuid, info->uuid, sizeof(gpu->uuid));
+	memcpy(gpu->name, info->name, sizeof(gpu->name));
+	gpu->memory_bytes = info->total_bytes;
+	backend->format_architecture(info, gpu->compute_capability);
+}
+
+static struct gcr_manifest_gpu *find_gpu(struct gcr_manifest_gpu *gpus, size_t count,
+					 const uint8_t *uuid)
+{
+	for (size_t i = 0; i < count; i++)
+		if (!memcmp(gpus[i].uuid, uuid, GCR_UUID_BYTES))
+			return &gpus[i];
+	return NULL;
+}
+
+static const struct gcr_gpu_info *find_info(const struct gcr_gpus_reply *reply, const uint8_t *uuid)
+{
+	for (uint32_t i = 0; i < reply->gpus_count; i++)
+		if (!memcmp(reply->gpus[i].uuid, uuid, GCR_UUID_BYTES))
+			return &reply->gpus[i];
+	return NULL;
+}
+
 /*
- * Reads and checks the metadata that the freeze has written, and writes the digests for the place.
+ * Sets the allocations to those of the snapshot, and the GPUs to theirs. What the file says of a
+ * GPU is used only if the daemon does not know the GPU now.
  */
-static int take_metadata(const struct gcr_dump *dump, struct gcr_snapshot *snapshot, int root_fd,
+static int describe_allocations(const struct gcr_dump *dump, struct gcr_process *process,
+				const struct gcr_snapshot *snapshot, struct gcr_manifest *manifest)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = malloc(sizeof(*reply));
+	_cleanup_free_ struct gcr_manifest_gpu *said = malloc(sizeof(manifest->gpus));
+	size_t said_count = manifest->gpus_count;
+
+	if (!reply || !said)
+		return -ENOMEM;
+	memcpy(said, manifest->gpus, sizeof(manifest->gpus));
+	memset(manifest->gpus, 0, sizeof(manifest->gpus));
+	manifest->gpus_count = 0;
+	gcr_gpus_snapshot(dump->daemon->gpus, reply);
+	for (size_t i = 0; i < manifest->allocations_count; i++) {
+		const struct gcr_extent *extent = gcr_snapshot_extent(snapshot, i);
+		const struct gcr_gpu_info *info = find_info(reply, extent->gpu);
+		const struct gcr_manifest_gpu *old = find_gpu(said, said_count, extent->gpu);
+		struct gcr_manifest_gpu *gpu;
+
+		manifest->allocations[i] = *extent;
+		if (find_gpu(manifest->gpus, manifest->gpus_count, extent->gpu) ||
+		    (!info && !old) || manifest->gpus_count == GCR_ARRAY_SIZE(manifest->gpus))
+			continue;
+		gpu = &manifest->gpus[manifest->gpus_count++];
+		if (info)
+			describe_gpu(process->vendor->backend, info, gpu);
+		else
+			*gpu = *old;
+		gpu->index = extent->gpu_index;
+		gpu->control_bytes = 0;
+	}
+	return 0;
+}
+
+/*
+ * Reads the metadata that the freeze has written, and writes the digests for the place. The owner
+ * of the process may have written another manifest: only its digest of the digests is used, which
+ * the digests are checked against, and nothing that the daemon knows itself.
+ */
+static int take_metadata(const struct gcr_dump *dump, const struct gcr_dump_member *member,
+			 struct gcr_process *process, struct gcr_snapshot *snapshot, int root_fd,
 			 struct gcr_manifest **ret_manifest, struct gcr_error *error)
 {
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = NULL;
 	_cleanup_free_ struct gcr_digest *digests = NULL;
 	struct gcr_digest written;
+	gid_t unused;
 	int result = gcr_snapshot_read_digests(snapshot, &digests, error);
 
 	if (!result)
@@ -271,11 +377,22 @@ static int take_metadata(const struct gcr_dump *dump, struct gcr_snapshot *snaps
 	if (!result)
 		result = give(dump, root_fd, GCR_DIGESTS_NAME, PAPER_MODE, error);
 	/* Another manifest may have been put there between the two reads. */
-	if (!result && !gcr_digest_equal(&written, &manifest->digests))
+	if (!result && (!gcr_digest_equal(&written, &manifest->digests) ||
+			manifest->allocations_count != gcr_snapshot_count(snapshot)))
 		result = gcr_error_set(error, EIO, "the manifest was changed meanwhile");
-	if (!result)
-		*ret_manifest = TAKE_PTR(manifest);
-	return result;
+	if (result < 0)
+		return result;
+	/* Only the manifest of a dump has these two. */
+	gcr_manifest_tree_free(TAKE_PTR(manifest->tree));
+	free(TAKE_PTR(manifest->images));
+	manifest->images_count = 0;
+	if (describe_process(dump, member, process, manifest) < 0 ||
+	    describe_allocations(dump, process, snapshot, manifest) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	if (gcr_proc_owner(member->proc.pid, &manifest->uid, &unused) < 0)
+		manifest->uid = dump->uid;
+	*ret_manifest = TAKE_PTR(manifest);
+	return 0;
 }
 
 /* For a process that the driver alone has frozen, and for a root without a GPU. */
@@ -285,34 +402,13 @@ static int make_metadata(const struct gcr_dump *dump, const struct gcr_dump_memb
 {
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest =
 		calloc(1, sizeof(*manifest));
-	struct gcr_vendor *vendor;
-	struct gcr_hello hello = {0};
-	int result = 0;
+	int result;
 
 	if (!manifest)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	if (process) {
-		pthread_mutex_lock(&process->lock);
-		snprintf(manifest->generation, sizeof(manifest->generation), "%s",
-			 process->generation);
-		snprintf(manifest->engine, sizeof(manifest->engine), "%s", process->engine);
-		pthread_mutex_unlock(&process->lock);
-	} else {
-		result = gcr_uuid_make(manifest->generation);
-	}
-	if (result < 0)
-		return gcr_error_set(error, EIO, "the kernel gives no random numbers");
-	manifest->pid = member->proc.pid;
-	manifest->start_ticks = member->proc.start_ticks;
 	manifest->uid = dump->uid;
-	memcpy(manifest->comm, member->proc.comm, sizeof(manifest->comm));
-	gcr_proc_link(member->proc.pid, "exe", manifest->exe, sizeof(manifest->exe));
-	vendor = process ? process->vendor : gcr_vendor_of_engine(dump->daemon, "");
-	if (process)
-		gcr_manifest_set_vendor(manifest, vendor->backend->vendor);
-	gcr_helpers_hello(vendor->helpers, &hello);
-	memcpy(manifest->driver_version, hello.driver_version, sizeof(hello.driver_version));
-	manifest->api_version = hello.api_version;
+	if (describe_process(dump, member, process, manifest) < 0)
+		return gcr_error_set(error, EIO, "the kernel gives no random numbers");
 	result = gcr_digests_write(root_fd, manifest->generation, NULL, 0, &manifest->digests,
 				   error);
 	if (!result)
@@ -322,37 +418,40 @@ static int make_metadata(const struct gcr_dump *dump, const struct gcr_dump_memb
 	return result;
 }
 
+/* An index that no GPU of the manifest has: @index if that is free. */
+static uint32_t free_index(const struct gcr_manifest *manifest, uint32_t index)
+{
+	uint32_t taken = 0;
+
+	_Static_assert(GCR_GPUS_MAX <= 32, "a bit for each GPU");
+	for (size_t i = 0; i < manifest->gpus_count; i++)
+		taken |= 1u << manifest->gpus[i].index;
+	while (taken & 1u << index)
+		index = (index + 1) % GCR_GPUS_MAX;
+	return index;
+}
+
 /*
  * Sets the need of the GPU with this UUID in its entry of the manifest, which is added if there was
- * none; not if the daemon knows no such GPU. -E2BIG: a manifest that a user has put there is full.
+ * none; not if the daemon knows no such GPU. -E2BIG: there are too many GPUs.
  */
 static int set_need(const struct gcr_backend *backend, struct gcr_manifest *manifest,
 		    const struct gcr_gpus_reply *reply, const uint8_t *uuid, uint64_t bytes)
 {
-	struct gcr_manifest_gpu *gpu;
+	struct gcr_manifest_gpu *gpu = find_gpu(manifest->gpus, manifest->gpus_count, uuid);
+	const struct gcr_gpu_info *info = find_info(reply, uuid);
 
-	for (size_t i = 0; i < manifest->gpus_count; i++) {
-		if (memcmp(manifest->gpus[i].uuid, uuid, GCR_UUID_BYTES) != 0)
-			continue;
-		manifest->gpus[i].control_bytes = bytes;
+	if (!gpu && !info)
 		return 0;
-	}
-	for (uint32_t i = 0; i < reply->gpus_count; i++) {
-		const struct gcr_gpu_info *info = &reply->gpus[i];
-
-		if (memcmp(info->uuid, uuid, GCR_UUID_BYTES) != 0)
-			continue;
+	if (!gpu) {
 		if (manifest->gpus_count == GCR_ARRAY_SIZE(manifest->gpus))
 			return -E2BIG;
-		gpu = &manifest->gpus[manifest->gpus_count++];
-		gpu->index = i;
-		memcpy(gpu->uuid, info->uuid, sizeof(gpu->uuid));
-		memcpy(gpu->name, info->name, sizeof(gpu->name));
-		gpu->memory_bytes = info->total_bytes;
-		backend->format_architecture(info, gpu->compute_capability);
-		gpu->control_bytes = bytes;
-		return 0;
+		gpu = &manifest->gpus[manifest->gpus_count];
+		gpu->index = free_index(manifest, (uint32_t)(info - reply->gpus));
+		manifest->gpus_count++;
+		describe_gpu(backend, info, gpu);
 	}
+	gpu->control_bytes = bytes;
 	return 0;
 }
 
@@ -365,7 +464,7 @@ static int add_kept(const struct gcr_backend *backend, pid_t pid, struct gcr_man
 	for (uint32_t i = 0; i < reply->processes_count && !result; i++) {
 		const struct gcr_gpu_process *user = &reply->processes[i];
 
-		if (user->pid == pid)
+		if (user->pid == pid && user->gpu < reply->gpus_count)
 			result = set_need(backend, manifest, reply, reply->gpus[user->gpu].uuid,
 					  user->bytes);
 	}
@@ -392,9 +491,7 @@ static int add_needs(const struct gcr_dump *dump, struct gcr_process *process,
 		result = set_need(backend, manifest, reply, process->shares[i].uuid,
 				  process->shares[i].bytes);
 	pthread_mutex_unlock(&process->lock);
-	return result ? gcr_error_set(error, EIO,
-				      "the manifest of process %d lists too many GPUs that it does "
-				      "not use",
+	return result ? gcr_error_set(error, EIO, "process %d uses too many GPUs",
 				      (int)process->pid)
 		      : 0;
 }
@@ -417,7 +514,8 @@ static int take_member(const struct gcr_dump *dump, const struct gcr_dump_member
 	} else {
 		result = link_vram(dump, snapshot, root_fd, error);
 		if (!result)
-			result = take_metadata(dump, snapshot, root_fd, ret_manifest, error);
+			result = take_metadata(dump, member, process, snapshot, root_fd,
+					       ret_manifest, error);
 	}
 	if (!result && process)
 		result = add_needs(dump, process, *ret_manifest, error);

@@ -230,10 +230,12 @@ int gcr_folder_each_packed(struct gcr_folder *folder,
 
 /*
  * Open a file for the functions below; others may read and write it at the same time. Once a verb
- * has begun, those functions return -EBUSY for this file. Errors as of gcr_folder_open().
+ * has begun, those functions return -EBUSY for this file. @bytes: the length of the file as it was
+ * made; a user may make it longer, and its table with it. Errors as of gcr_folder_open().
  */
-int gcr_folder_open_to_pack(struct gcr_folder *folder, uint32_t item,
+int gcr_folder_open_to_pack(struct gcr_folder *folder, uint32_t item, uint64_t bytes,
 			    struct gcr_folder_file **ret_file);
+/* Number of its pieces, those beyond the length as it was made not counted. */
 uint64_t gcr_folder_pieces(const struct gcr_folder_file *file);
 /*
  * Read a piece into @ret_bytes, which has room for GCR_PACK_PIECE_BYTES; the last piece may be
@@ -248,8 +250,9 @@ uint64_t gcr_folder_piece_cost(struct gcr_folder_file *file);
  * Replace the piece by these chunks (GCR_PACK_PIECE_CHUNKS entries), whose references become the
  * file's, and free the piece's memory. @writes is the number that gcr_folder_read_piece() returned.
  * -EAGAIN: the file has been written to since then; -ETXTBSY: the file is open or mapped outside
- * this folder; -EMLINK: the file has another name, whose readers would not see the chunks; -EBUSY a
- * verb; -ENOSPC, -ENOMEM the table; -EIO. With errors nothing has changed.
+ * this folder; -EMLINK: the file has another name, whose readers would not see the chunks; -EFBIG:
+ * the file has become longer than it was made; -EBUSY a verb; -ENOSPC, -ENOMEM the table; -EIO.
+ * With errors nothing has changed.
  */
 int gcr_folder_pack_piece(struct gcr_folder_file *file, uint64_t piece,
 			  const struct gcr_pack_entry *entries, uint64_t writes);

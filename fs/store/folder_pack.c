@@ -230,11 +230,18 @@ void gcr_folder_settle_packed(struct gcr_folder_file *file)
 
 /* ---- packing ---- */
 
+static uint64_t bytes_to_pack(const struct gcr_folder_file *file, const struct stat *stat)
+{
+	uint64_t bytes = (uint64_t)stat->st_size;
+
+	return bytes < file->packed_most ? bytes : file->packed_most;
+}
+
 uint64_t gcr_folder_pieces(const struct gcr_folder_file *file)
 {
 	struct stat stat;
 
-	return fstat(file->fd, &stat) < 0 ? 0 : gcr_pack_pieces((uint64_t)stat.st_size);
+	return fstat(file->fd, &stat) < 0 ? 0 : gcr_pack_pieces(bytes_to_pack(file, &stat));
 }
 
 /* Settle the account after packing; freed memory is no longer promised. Lock: change_lock. */
@@ -297,7 +304,7 @@ static void punch_again(struct gcr_folder_file *file)
 	file->inode->packed->is_left = false;
 }
 
-int gcr_folder_open_to_pack(struct gcr_folder *folder, uint32_t item,
+int gcr_folder_open_to_pack(struct gcr_folder *folder, uint32_t item, uint64_t bytes,
 			    struct gcr_folder_file **ret_file)
 {
 	_cleanup_(gcr_folder_close_cleanup) struct gcr_folder_file *file = NULL;
@@ -312,6 +319,7 @@ int gcr_folder_open_to_pack(struct gcr_folder *folder, uint32_t item,
 		result = gcr_folder_begin_change(folder, file->epoch);
 	if (result < 0)
 		return result;
+	file->packed_most = bytes;
 	inode = file->inode;
 	pthread_mutex_lock(&inode->change_lock);
 	if (inode->packed && inode->packed->is_left)
@@ -331,7 +339,7 @@ uint64_t gcr_folder_piece_cost(struct gcr_folder_file *file)
 
 	pthread_rwlock_rdlock(&inode->pack_lock);
 	if (!inode->packed && !fstat(file->fd, &stat))
-		bytes = gcr_folder_table_bytes((uint64_t)stat.st_size);
+		bytes = gcr_folder_table_bytes(bytes_to_pack(file, &stat));
 	pthread_rwlock_unlock(&inode->pack_lock);
 	return gcr_store_piece_cost(bytes);
 }
@@ -382,6 +390,9 @@ static int may_pack(struct gcr_folder_file *file, uint64_t piece, uint64_t write
 		return -EBADF;
 	if (fstat(file->fd, &stat) < 0)
 		return -errno;
+	/* The table grows with the file, and is charged to the file's owner only afterwards. */
+	if ((uint64_t)stat.st_size > file->packed_most)
+		return -EFBIG;
 	/* A reader of the other name would find holes: only this name has a table. */
 	if (gcr_folder_has_other_name(file))
 		return -EMLINK;

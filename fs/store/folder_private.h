@@ -129,9 +129,10 @@ struct gcr_folder_file {
 	int fd;
 	int flags;
 	bool is_writable;
-	bool is_packer; /* for packing: a writable descriptor, not for users' writes */
-	uint64_t epoch; /* the folder's, when the file was opened */
-	uid_t opener;	/* -1: the daemon */
+	bool is_packer;	      /* for packing: a writable descriptor, not for users' writes */
+	uint64_t packed_most; /* of a packer: a longer file is not packed */
+	uint64_t epoch;	      /* the folder's, when the file was opened */
+	uid_t opener;	      /* -1: the daemon */
 	unsigned int changes_of_rights; /* the inode's, when the file was opened */
 };
 

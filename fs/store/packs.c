@@ -351,7 +351,8 @@ int gcr_snapshot_open_to_pack(struct gcr_snapshot *snapshot, size_t index,
 	gcr_extent_name(&snapshot->extents[index], name);
 	result = gcr_folder_lookup(folder, vram.item, name, &file);
 	if (!result) {
-		result = gcr_folder_open_to_pack(folder, file.item, ret_file);
+		result = gcr_folder_open_to_pack(folder, file.item, snapshot->extents[index].bytes,
+						 ret_file);
 		gcr_folder_forget(folder, file.item, 1);
 	}
 	gcr_folder_forget(folder, vram.item, 1);

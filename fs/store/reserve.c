@@ -48,6 +48,9 @@ int gcr_snapshot_begin_piece(struct gcr_snapshot *snapshot, uint64_t bytes,
 	uint64_t missing = 0;
 	int result;
 
+	/* Nothing that is given up would be enough. */
+	if (bytes > store->size_bytes)
+		return -ENOSPC;
 	pthread_mutex_lock(&store->lock);
 	while ((result = promise_locked(store, bytes, &missing)) < 0) {
 		if (result == -EAGAIN) {

@@ -28,6 +28,7 @@ void gcr_snapshot_free(struct gcr_snapshot *snapshot)
 	free(snapshot->files);
 	free(snapshot->groups);
 	gcr_digest_buffer_destroy(snapshot->digests);
+	free(snapshot->leftover);
 	free(snapshot);
 }
 
@@ -56,8 +57,12 @@ int gcr_snapshot_new(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 	if (pid <= 0 || !is_generation(generation))
 		return gcr_error_set(error, EINVAL, "no snapshot can be of this generation");
 	snapshot = calloc(1, sizeof(*snapshot));
-	if (!snapshot)
+	if (snapshot)
+		snapshot->leftover = calloc(1, sizeof(*snapshot->leftover));
+	if (!snapshot || !snapshot->leftover) {
+		free(snapshot);
 		return gcr_error_set(error, ENOMEM, "out of memory");
+	}
 	atomic_init(&snapshot->references, 1);
 	snapshot->store = store;
 	snapshot->pid = pid;
@@ -283,15 +288,13 @@ void gcr_snapshot_unref(struct gcr_snapshot *snapshot)
 		/* The files stay, and count as a leftover. */
 		gcr_snapshot_unlist_locked(snapshot);
 		gcr_store_stop_populating_locked(snapshot);
-		leftover = calloc(1, sizeof(*leftover));
-		if (leftover) {
-			snprintf(leftover->name, sizeof(leftover->name), "%s", snapshot->name);
-			leftover->cost_bytes = snapshot->cost_bytes;
-			leftover->uid = snapshot->uid;
-			leftover->claimed = true;
-			leftover->next = store->leftovers;
-			store->leftovers = leftover;
-		}
+		leftover = TAKE_PTR(snapshot->leftover);
+		snprintf(leftover->name, sizeof(leftover->name), "%s", snapshot->name);
+		leftover->cost_bytes = snapshot->cost_bytes;
+		leftover->uid = snapshot->uid;
+		leftover->claimed = true;
+		leftover->next = store->leftovers;
+		store->leftovers = leftover;
 		pthread_cond_broadcast(&store->changed);
 	}
 	pthread_mutex_unlock(&store->lock);

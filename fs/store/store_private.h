@@ -75,6 +75,8 @@ struct gcr_snapshot {
 
 	/* guarded by the store's lock */
 	struct gcr_snapshot *next; /* in store->snapshots until it is discarded */
+	/* What stays in the list when the snapshot is closed, so that closing needs no memory. */
+	struct gcr_store_leftover *leftover;
 	struct gcr_snapshot *next_kept;
 	struct gcr_snapshot_file *files;
 	uid_t uid;	/* the owner: its directory's owner, or root_uid where that is root */

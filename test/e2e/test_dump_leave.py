@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: MIT
 """dump that leaves the process frozen, of frozen ones, and under names; what is open."""
+import json
 import os
 import pathlib
 import pty
+import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,7 +14,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
 import vendor
-from harness import check, equal, is_alive, needs_cuda, same_for_both, wait_for
+from harness import check, equal, is_alive, needs_cuda, read_file, same_for_both, wait_for
 
 
 def end(one):
@@ -26,6 +29,40 @@ def back_to(one, ticks, name):
     with open(f'{one.path}.out.{name}', encoding='utf-8') as old, \
             open(f'{one.path}.out', 'w', encoding='utf-8') as new:
         new.writelines(old.readlines()[:ticks + 1])
+
+
+def test_manifest_of_its_owner():
+    """While it is frozen its owner may write another manifest, one of a dump even: what the daemon
+    knows of the process is taken from the daemon, and the process can be restored."""
+    needs_cuda('the share of a context; on AMD it stays')
+    with dump.machine() as machine:
+        one = dump.program(machine)
+        machine.must(one.pid, 'freeze')
+        machine.must(one.pid, 'dump leave name=copy')
+        manifest = read_file(machine.path('copy', 'snapshot', 'manifest'))
+        good = json.loads(manifest)
+        gpus = good['gpus'] + [
+            {'index': index, 'uuid': f'GPU-{index:08x}-0000-0000-0000-000000000000', 'name': 'x',
+             'memory_bytes': 0, 'control_bytes': 0, 'compute_capability': '9.0'}
+            for index in range(len(good['gpus']), 32)]
+        sealed = f'{machine.directory}/manifest'
+        for key, forged in ('driver_version', '"x"'), ('api_version', '1'), ('comm', '"x"'):
+            manifest = re.sub(rf'"{key}": [^,\n]*', f'"{key}": {forged}', manifest, count=1)
+        with open(sealed, 'w', encoding='utf-8') as file:
+            file.write(re.sub(r'"gpus": \[[^]]*\]', f'"gpus": {json.dumps(gpus)}', manifest,
+                              count=1))
+        subprocess.run([f'{harness.BUILD}/test/unit/tools/make_snapshot', '--seal', sealed],
+                       check=True)
+        machine.must('copy', 'drop')
+        shutil.copyfile(sealed, machine.path(one.pid, 'snapshot', 'manifest'))
+        machine.must(one.pid, 'dump name=second')
+        found = json.loads(read_file(machine.path('second', 'snapshot', 'manifest')))
+        for key in good.keys() - {'digest', 'criu', 'tree', 'made'}:
+            equal(found[key], good[key], key)
+        equal([image['file'] for image in found['criu']], [image['file'] for image in good['criu']])
+        one.wait_gone()
+        machine.must('second', 'thaw')
+        one.wait_ticks()
 
 
 def test_leave():

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
 """A preload library that lies to the daemon about its memory."""
+import contextlib
 import os
 import socket
 import struct
 import sys
+import threading
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
@@ -11,7 +13,7 @@ import vmm
 from harness import MIB, check, equal, wait_for
 from library import HEADER, LIST, MAGIC, RUNNING, VERSION, Library, sealed_file
 
-HANDLES = 112
+HANDLES, PARK = 112, 115
 DEVICE, MANAGED = 1, 2
 EXTENT = struct.Struct('=QQQ16sIII12x')
 GPU_BYTES = 256 * MIB
@@ -103,6 +105,32 @@ def test_handles_that_nobody_waits_for():
         os.unlink(path)
         lying.lose(RUNNING)
         wait_for(lambda: machine.status(lying.pid)['registered'] == 'yes', 'the library')
+
+
+def test_park_without_an_answer():
+    """Instead of the answer come other messages, without end: the verb ends nevertheless, and so
+    does that on another process beside it."""
+    harness.needs_cuda('the daemon receives in the same way for all vendors')
+    with vmm.machine() as machine:
+        lying = Library(machine)
+        honest = vmm.demo(machine, '--bytes', '4M', '--buffers', 1)
+        is_enough = threading.Event()
+
+        def flood(library, sequence):
+            body = HEADER.pack(MAGIC, VERSION, HANDLES, sequence, 8) + struct.pack('=II', 0, 0)
+
+            def send():
+                with contextlib.suppress(OSError):
+                    while not is_enough.is_set():
+                        library.link.send(body)
+            threading.Thread(target=send, daemon=True).start()
+
+        lying.on[PARK] = flood
+        writer = machine.writer(None, f'freeze park {lying.pid} {honest.pid}')
+        equal(writer.result(20 * harness.SLOW), 'ETIMEDOUT', machine.error(lying.pid))
+        is_enough.set()
+        wait_for(lambda: machine.status(honest.pid)['state'] == 'running', 'the other one')
+        honest.wait_ticks()
 
 
 if __name__ == '__main__':

@@ -40,6 +40,15 @@ static struct gcr_folder *folder;
 static struct gcr_packs *packs;
 static struct gcr_folder_file *packer;
 
+/* For a file that may become longer than it was made. */
+static struct gcr_folder_file *open_packer(void)
+{
+	struct gcr_folder_file *opened = open_to_pack(snapshot, 0);
+
+	opened->packed_most = UINT64_MAX;
+	return opened;
+}
+
 /* Makes a snapshot with a file as a freeze writes it. */
 static void begin(uint64_t store_bytes, uint64_t bytes)
 {
@@ -50,7 +59,7 @@ static void begin(uint64_t store_bytes, uint64_t bytes)
 	write_pattern(snapshot, 0, 7);
 	folder = gcr_snapshot_folder(snapshot);
 	packs = begin_packing(snapshot);
-	packer = open_to_pack(snapshot, 0);
+	packer = open_packer();
 }
 
 static void end(void)
@@ -413,7 +422,7 @@ static void test_pack_and_write(void)
 	gcr_folder_end_verb(folder);
 	CHECK(gcr_folder_unpack_piece(packer, 1) == -EBUSY);
 	gcr_folder_close(packer);
-	packer = open_to_pack(snapshot, 0);
+	packer = open_packer();
 	CHECK(!gcr_folder_unpack_piece(packer, 1));
 	CHECK(gcr_folder_unpack_piece(packer, 1) == -ENODATA);
 	gcr_folder_close(other);
@@ -501,7 +510,7 @@ static void test_mapped(void)
 	gcr_folder_close(packer);
 	CHECK(!open_outside(snapshot, 0, O_RDONLY, &file));
 	CHECK(gcr_folder_pass(file));
-	packer = open_to_pack(snapshot, 0);
+	packer = open_packer();
 	CHECK(pack_piece(packs, packer, 0) == -ETXTBSY);
 	/* The kernel has the file itself open (passthrough), later only its mapped pages. */
 	fd = gcr_snapshot_open_file(snapshot, 0, false);
@@ -697,7 +706,7 @@ static void test_names(void)
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
 	CHECK(gcr_folder_write(file, "bytes", 5, 0) == 5);
 	gcr_folder_close(file);
-	packer = open_to_pack(snapshot, 0);
+	packer = open_packer();
 	CHECK(pack_all(packs, packer) == 1);
 	gcr_folder_close(TAKE_PTR(packer));
 	CHECK(!gcr_folder_remove(folder, vram.item, name, false));

@@ -719,6 +719,36 @@ static void test_some_fail(void)
 	stop();
 }
 
+/* Its owner has made a file so long that its table would fill the store: the others are packed. */
+static void test_lengthened(void)
+{
+	struct gcr_folder_file *file;
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error;
+	uint64_t used;
+
+	start(256 * MIB, 0);
+	snapshot = create_full(LEFT_PID, GENERATION);
+	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
+	CHECK(!gcr_folder_truncate(file, 1ull << 38) &&
+	      gcr_folder_table_bytes(1ull << 38) > 100 * MIB);
+	used = figures().used_bytes;
+	CHECK(end_work(begin_work(snapshot, false), &error) == -EFBIG);
+	CHECK(names(&error, snapshot, 0));
+	CHECK(figures().used_bytes < used + 32 * MIB);
+	/* A length for which no memory would do. */
+	CHECK(!gcr_folder_truncate(file, 1ull << 62));
+	CHECK(end_work(begin_work(snapshot, false), &error) == -EFBIG);
+	CHECK(!gcr_folder_truncate(file, sizes[0]));
+	gcr_folder_close(file);
+	CHECK(!end_work(begin_work(snapshot, false), &error));
+	for (size_t i = 0; i < 3; i++)
+		check_pattern(snapshot, i, (unsigned char)i);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
 static void tests(void)
 {
 	test_account();
@@ -731,6 +761,7 @@ static void tests(void)
 	for (int i = 0; i < 4; i++)
 		test_removed_without_descriptors(i & 1, i & 2);
 	test_no_descriptors();
+	test_lengthened();
 	test_unpack_of_nothing();
 	test_many();
 	test_no_table();
