@@ -231,7 +231,7 @@ static void judge_tasks(struct opens_scan *scan, pid_t pid)
 
 /* ---- files ---- */
 
-/* False: the file is gone. */
+/* False, with errno: the file is gone, or may not be examined. */
 static bool ask_status(struct opens_file *file)
 {
 	return statx(AT_FDCWD, file->proc_path, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT,
@@ -351,7 +351,12 @@ static void judge_mapping(struct opens_scan *scan, pid_t pid, const char *line, 
 	snprintf(file.proc_path, sizeof(file.proc_path), "/proc/%d/map_files/%lx-%lx", (int)pid,
 		 start, end);
 	if (!ask_status(&file)) {
-		/* map_files needs a capability that root does not always have. */
+		/*
+		 * map_files needs a capability that root does not always have. After any other
+		 * error the mapping is gone, and its path may lead to another file.
+		 */
+		if (errno != EPERM && errno != EACCES)
+			return;
 		snprintf(file.proc_path, sizeof(file.proc_path), "/proc/%d/root%.4000s", (int)pid,
 			 path);
 		if (!ask_status(&file))

@@ -15,7 +15,6 @@
 #include <sys/types.h>
 
 #include "criu-glue/criu.h"
-#include "lib/build_id.h"
 #include "lib/cleanup.h"
 #include "lib/error.h"
 #include "lib/manifest_tree.h"
@@ -48,13 +47,9 @@ struct gcr_open_finding {
 };
 
 struct gcr_open_file {
-	char *path; /* as in /proc */
-	uint64_t size_bytes;
-	int64_t mtime_ns;	 /* real time */
-	bool is_mapped;		 /* else open only */
-	bool is_append_only;	 /* may grow before the restore: CRIU does not check its size */
-	uint32_t build_id_bytes; /* 0: no build id */
-	uint8_t build_id[GCR_BUILD_ID_BYTES];
+	char *path;	     /* as in /proc */
+	bool is_mapped;	     /* else open only */
+	bool is_append_only; /* may grow before the restore: CRIU does not check its size */
 };
 
 struct gcr_opens_options {

@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The list of files that must exist when the tree is restored: path, size, time, and the build id
- * of programs and libraries, which the linker gave them.
+ * The list of files that must exist when the tree is restored. No file is opened here: by now
+ * another one, a device for example, may have its name.
  */
 #include "criu-glue/opens_private.h"
 
-#include <elf.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "lib/build_id.h"
 
 static int compare_paths(const void *a, const void *b)
 {
@@ -24,10 +20,8 @@ static int compare_paths(const void *a, const void *b)
 void opens_list_file(struct opens_scan *scan, const struct opens_file *file, bool is_mapped)
 {
 	struct gcr_open_file *entry = calloc(1, sizeof(*entry));
-	_cleanup_close_ int fd = -1;
 	struct gcr_open_file **slot;
 	long long flags = 0;
-	struct stat status;
 
 	if (entry)
 		entry->path = strdup(file->link);
@@ -50,20 +44,7 @@ void opens_list_file(struct opens_scan *scan, const struct opens_file *file, boo
 	}
 	entry->is_mapped = is_mapped;
 	entry->is_append_only = flags != 0;
-	entry->size_bytes = file->status.stx_size;
-	entry->mtime_ns = (int64_t)file->status.stx_mtime.tv_sec * INT64_C(1000000000) +
-			  file->status.stx_mtime.tv_nsec;
 	scan->opens->files_count++;
-	if (!is_mapped || file->status.stx_size < sizeof(Elf64_Ehdr))
-		return;
-	/*
-	 * The file was regular when it was examined: check again, in case another file has replaced
-	 * it.
-	 */
-	fd = open(file->proc_path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-	if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
-	    status.st_ino == file->status.stx_ino)
-		entry->build_id_bytes = (uint32_t)gcr_build_id_read(fd, entry->build_id);
 }
 
 static void collect(const void *node, VISIT visit, void *data)

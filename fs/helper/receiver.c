@@ -40,6 +40,7 @@
 #define BUSY_WAIT_USEC	(3 * PENALTY_USEC)
 #define BUSY_PAUSE_USEC (20 * GCR_USEC_PER_MSEC)
 #define SAY_USEC	(1 * GCR_USEC_PER_SEC)
+#define DISCARDED_MAX	512 /* packets that are discarded before a connection is closed */
 #define LINKS_MAX	(GCR_BACKENDS_COUNT * GCR_MEMORY_LINKS_MAX)
 
 /* Event numbers of the loop. */
@@ -427,19 +428,46 @@ int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd, bool awa
 
 /* ---- closing ---- */
 
-/* Is there a message with descriptors? The messages before it are received and discarded. */
+/*
+ * Is there a packet with descriptors? The packets before it are received and discarded. With
+ * SO_PASSCRED each packet, an empty one too, has control data, which the end of the connection has
+ * not. The control buffer has no room for descriptors: none is installed. True also if the answer
+ * is not known, as a helper can then close the connection.
+ */
 static bool has_descriptors(int socket)
 {
-	struct gcr_message_header header;
-	bool has_fds;
+	const int on = 1;
+	char byte;
 
-	while (!gcr_message_peek(socket, 0, -1, &header, &has_fds)) {
-		if (has_fds)
+	if (setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) < 0)
+		return true;
+	for (int i = 0; i < DISCARDED_MAX; i++) {
+		union {
+			struct cmsghdr header;
+			char space[CMSG_SPACE(sizeof(struct ucred))];
+		} control;
+		struct iovec part = {.iov_base = &byte, .iov_len = sizeof(byte)};
+		struct msghdr packet = {
+			.msg_iov = &part,
+			.msg_iovlen = 1,
+			.msg_control = &control,
+			.msg_controllen = sizeof(control),
+		};
+
+		if (recvmsg(socket, &packet, MSG_PEEK | MSG_DONTWAIT) < 0) {
+			/* The peer has closed with unread data: its packets are still there. */
+			if (errno == EINTR || errno == ECONNRESET)
+				continue;
+			return errno != EAGAIN;
+		}
+		if (packet.msg_flags & MSG_CTRUNC)
 			return true;
-		/* The message is truncated, which does not matter. */
-		recv(socket, &header, sizeof(header), MSG_DONTWAIT);
+		if (!packet.msg_controllen)
+			return false;
+		/* The packet is truncated, which does not matter. */
+		recv(socket, &byte, sizeof(byte), MSG_DONTWAIT);
 	}
-	return false;
+	return true;
 }
 
 /*

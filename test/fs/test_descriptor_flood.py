@@ -47,17 +47,20 @@ print("sent", flush=True)
 signal.pause()
 '''
 
-# As NOBODY: opens the file anew for each message, and closes it. Then it writes to the file.
+# As NOBODY: opens the file anew for each message, and closes it. Then it writes to the file. With
+# "behind" an empty packet, which is no message, precedes each message.
 SENDING_EACH = '''
 import os, signal, socket, sys
-place, path, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+place, path, rounds, behind = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "behind"
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 links = []
 for number in range(rounds):
-    for body in sys.argv[4:]:
+    for body in sys.argv[5:]:
         file = os.open(path, os.O_RDWR)
         link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         link.connect(place)
+        if behind:
+            link.send(b"")
         socket.send_fds(link, [bytes.fromhex(body)], [file])
         os.close(file)
         links.append(link)
@@ -100,14 +103,14 @@ class Unflushed:
         """All have the same opened file, which is the sender's until it has been let go."""
         self.start(SENDING, self.mode or 'clean', str(rounds), *messages).kill()
 
-    def send_each(self, *bodies, rounds):
+    def send_each(self, *bodies, rounds, place='first'):
         """Nobody but its message has the file of each one, which has pages to be written: whoever
         lets go of it waits for them."""
         check(self.mode == 'dirty', 'the file is written to')
         # The daemon has none of them before the page is there.
         os.kill(self.machine.daemon.pid, signal.SIGSTOP)
         try:
-            self.start(SENDING_EACH, str(rounds), *bodies)
+            self.start(SENDING_EACH, str(rounds), place, *bodies)
         finally:
             os.kill(self.machine.daemon.pid, signal.SIGCONT)
 
@@ -234,6 +237,28 @@ def test_over_his_limit():
         wait_for(lambda: connections(machine) == 0, 'all to be given back')
         wait_for(lambda: len(os.listdir(directory)) < before + 20, 'all descriptors to be closed')
         ends(machine)
+
+
+def play_behind(options, rounds):
+    needs_cuda('the daemon receives in the same way for all vendors')
+    if not is_root():
+        raise Skip('several users are needed')
+    with vmm.machine(options=options) as machine:
+        unflushed = Unflushed(machine, 'dirty')
+        unflushed.send_each(MALFORMED, REGISTERING, rounds=rounds, place='behind')
+        others_go_on(machine)
+        unflushed.finish()
+        wait_for(lambda: connections(machine) == 0, 'all to be given back')
+        ends(machine)
+
+
+def test_behind_an_empty_packet():
+    """An empty packet looks like the end of the connection, but descriptors may follow it."""
+    play_behind('', 4)
+
+
+def test_behind_an_empty_packet_over_his_limit():
+    play_behind(',user_connections=2', 8)
 
 
 # Sends such messages, or registers, again and again; the descriptor is one of a file in memory.

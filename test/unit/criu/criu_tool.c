@@ -13,7 +13,6 @@
 
 #include "criu-glue/criu.h"
 #include "criu-glue/opens.h"
-#include "lib/hex.h"
 
 static int answer(int r, const struct gcr_error *error, const char *words)
 {
@@ -154,15 +153,9 @@ static void print_opens(const struct gcr_opens *opens)
 	}
 	for (size_t i = 0; i < opens->files_count; i++) {
 		const struct gcr_open_file *file = &opens->files[i];
-		char build_id[2 * sizeof(file->build_id) + 1] = "";
-		char *end = build_id;
 
-		for (uint32_t j = 0; j < file->build_id_bytes; j++)
-			end = gcr_hex_put(end, file->build_id[j]);
-		*end = '\0';
-		printf("file %llu %lld mapped=%d append=%d [%s] %s\n",
-		       (unsigned long long)file->size_bytes, (long long)file->mtime_ns,
-		       file->is_mapped, file->is_append_only, build_id, file->path);
+		printf("file mapped=%d append=%d %s\n", file->is_mapped, file->is_append_only,
+		       file->path);
 	}
 }
 

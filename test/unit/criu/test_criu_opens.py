@@ -112,16 +112,13 @@ def test_plain(place):
     check(not opens.rows('external'), opens.text)
     check(not any(opens.flag(name) for name in ('shell_job', 'file_locks', 'link_remap', 'ghost',
                                                 'ext_unix_sockets', 'lost')), opens.text)
-    files = {line.split('] ')[1]: line for line in opens.rows('file')}
+    files = {line.split(' ', 2)[2]: line for line in opens.rows('file')}
     counter = files[f'{place.path}/counter']
-    check(counter.startswith('9 ') and 'mapped=0' in counter and '[]' in counter, counter)
+    check('mapped=0 append=0' in counter, counter)
     program = os.readlink(f'/proc/{pid}/exe')
-    check(f'{os.path.getsize(program)} {os.stat(program).st_mtime_ns} mapped=1' in files[program],
-          files[program])
+    check('mapped=1' in files[program], files[program])
     library, = [path for path in files if '/libc.so' in path or '/libc-2' in path]
-    notes = subprocess.run(['readelf', '-n', library], capture_output=True, text=True, check=True)
-    wanted = notes.stdout.partition('Build ID: ')[2].split()[0]
-    check(f'[{wanted}]' in files[library], files[library], wanted)
+    check('mapped=1' in files[library], files[library])
     check(list(files) == sorted(files), 'not in order')
 
 
