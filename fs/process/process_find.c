@@ -32,17 +32,6 @@ static struct gcr_process *find_alive(struct gcr_processes *processes, pid_t pid
 	return process;
 }
 
-static int count_members(struct gcr_process *process, size_t *ret_count)
-{
-	struct gcr_process **members = NULL;
-	size_t count = 0;
-	int result = gcr_process_members(process, &members, &count);
-
-	gcr_processes_list_free(members, count);
-	*ret_count = count;
-	return result;
-}
-
 /*
  * Lists the GPU processes below @pid that the scan has not found yet; the next pass would find them
  * a little later. False: some could not be looked at in time.
@@ -82,7 +71,6 @@ static int find_launcher(struct gcr_processes *processes, pid_t pid,
 {
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
 	bool is_complete = true;
-	size_t count = 0;
 	int result;
 
 	process = find_alive(processes, pid);
@@ -97,10 +85,10 @@ static int find_launcher(struct gcr_processes *processes, pid_t pid,
 			return -ENOENT;
 		is_complete = look_below(processes, pid);
 	}
-	result = count_members(process, &count);
+	result = gcr_process_has_members(process);
 	if (result < 0)
 		return result;
-	if (!count) {
+	if (!result) {
 		gcr_process_remove(processes, process, "alone", false);
 		return is_complete ? -ENOENT : -ETIMEDOUT;
 	}
