@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 #include "lib/proc_file.h"
 #include "lib/proc_source.h"
 #include "lib/proc_text.h"
@@ -54,7 +55,8 @@ static int each_child_of_thread(pid_t pid, int thread, int (*visit)(pid_t child,
 	return r < 0 ? r : gcr_proc_parse_children(children, visit, data);
 }
 
-int gcr_proc_each_child(pid_t pid, int (*visit)(pid_t child, void *data), void *data)
+static int each_child_until(pid_t pid, int64_t until_usec, int (*visit)(pid_t child, void *data),
+			    void *data)
 {
 	_cleanup_closedir_ DIR *tasks = NULL;
 	char path[GCR_PROC_PATH_BYTES];
@@ -70,13 +72,22 @@ int gcr_proc_each_child(pid_t pid, int (*visit)(pid_t child, void *data), void *
 	while (r == 0 && (task = readdir(tasks))) {
 		int thread = atoi(task->d_name);
 
-		if (thread > 0)
-			r = each_child_of_thread(pid, thread, visit, data);
+		if (thread <= 0)
+			continue;
+		if (gcr_clock_usec() >= until_usec)
+			return -ETIME;
+		r = each_child_of_thread(pid, thread, visit, data);
 	}
 	return r;
 }
 
+int gcr_proc_each_child(pid_t pid, int (*visit)(pid_t child, void *data), void *data)
+{
+	return each_child_until(pid, INT64_MAX, visit, data);
+}
+
 struct walk {
+	const struct gcr_proc_tree_limits *limits;
 	struct gcr_proc_member *members;
 	size_t count, room;
 	pid_t parent; /* the process whose children are visited */
@@ -115,8 +126,11 @@ static int add_child(pid_t child, void *data)
 {
 	struct walk *walk = data;
 	struct gcr_proc_stat stat;
-	int r = gcr_proc_stat(child, &stat);
+	int r;
 
+	if (gcr_clock_usec() >= walk->limits->until_usec)
+		return -ETIME;
+	r = gcr_proc_stat(child, &stat);
 	/*
 	 * The child has ended or was reparented: the next walk does not find it here, so this walk
 	 * is not the last one.
@@ -125,7 +139,7 @@ static int add_child(pid_t child, void *data)
 		return 0;
 	if (r < 0)
 		return gcr_proc_is_silent(r) ? -ETIMEDOUT : r;
-	if (walk->count == GCR_PROC_TREE_MAX)
+	if (walk->count == walk->limits->members_max)
 		return -E2BIG;
 	/* listed twice: reparented to another thread or within the tree during the walk */
 	for (size_t i = 0; i < walk->count; i++)
@@ -134,7 +148,7 @@ static int add_child(pid_t child, void *data)
 	return add_member(walk, child, &stat);
 }
 
-/* -ESRCH: the root does not exist. */
+/* -ESRCH: the root does not exist; -ETIME: the deadline. */
 static int walk_down(struct walk *walk, pid_t root)
 {
 	struct gcr_proc_stat stat;
@@ -148,7 +162,7 @@ static int walk_down(struct walk *walk, pid_t root)
 	/* The list grows during the loop. */
 	for (size_t i = 0; i < walk->count && r == 0; i++) {
 		walk->parent = walk->members[i].pid;
-		r = gcr_proc_each_child(walk->parent, add_child, walk);
+		r = each_child_until(walk->parent, walk->limits->until_usec, add_child, walk);
 		if (r == -ESRCH && i > 0)
 			r = 0;
 	}
@@ -167,7 +181,8 @@ static bool are_same(const struct walk *a, const struct walk *b)
 	return true;
 }
 
-static int set_words(int r, pid_t root, struct gcr_error *error)
+static int set_words(int r, pid_t root, const struct gcr_proc_tree_limits *limits,
+		     struct gcr_error *error)
 {
 	switch (r) {
 	case -ESRCH:
@@ -180,9 +195,13 @@ static int set_words(int r, pid_t root, struct gcr_error *error)
 		return gcr_error_set(error, ETIMEDOUT,
 				     "process %d, or one below it, " GCR_PROC_SILENT_WORDS,
 				     (int)root);
+	case -ETIME:
+		return gcr_error_set(error, ETIMEDOUT,
+				     "the processes below process %d cannot be listed in time",
+				     (int)root);
 	case -E2BIG:
 		return gcr_error_set(error, E2BIG, "process %d has more than %u processes below it",
-				     (int)root, GCR_PROC_TREE_MAX - 1);
+				     (int)root, limits->members_max - 1);
 	case -EOPNOTSUPP:
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "this kernel does not tell a process's children "
@@ -195,24 +214,45 @@ static int set_words(int r, pid_t root, struct gcr_error *error)
 	}
 }
 
-int gcr_proc_tree(pid_t root, struct gcr_proc_member **ret_members, size_t *ret_count,
-		  struct gcr_error *error)
+int gcr_proc_tree_within(pid_t root, const struct gcr_proc_tree_limits *limits,
+			 struct gcr_proc_member **ret_members, size_t *ret_count,
+			 struct gcr_error *error)
 {
-	_cleanup_(free_walk) struct walk before = {};
-	_cleanup_(free_walk) struct walk now = {};
+	_cleanup_(free_walk) struct walk before = {.limits = limits};
+	_cleanup_(free_walk) struct walk now = {.limits = limits};
+	bool is_exact = false;
 	int r = walk_down(&now, root);
 
-	for (int i = 1; r == 0 && i < WALKS_MAX; i++) {
+	for (unsigned int i = 1; r == 0 && !is_exact && i < limits->walks_max; i++) {
 		struct walk older = before;
 
 		before = now;
 		now = older;
 		r = walk_down(&now, root);
-		if (r == 0 && are_same(&before, &now)) {
-			*ret_count = now.count;
-			*ret_members = TAKE_PTR(now.members);
-			return 0;
-		}
+		is_exact = r == 0 && are_same(&before, &now);
 	}
-	return set_words(r < 0 ? r : -EBUSY, root, error);
+	if (r == 0 && !is_exact && !limits->takes_changing)
+		r = -EBUSY;
+	if (r == -ETIME && before.count && limits->takes_changing) {
+		*ret_count = before.count;
+		*ret_members = TAKE_PTR(before.members);
+		return 0;
+	}
+	if (r < 0)
+		return set_words(r, root, limits, error);
+	*ret_count = now.count;
+	*ret_members = TAKE_PTR(now.members);
+	return 0;
+}
+
+int gcr_proc_tree(pid_t root, struct gcr_proc_member **ret_members, size_t *ret_count,
+		  struct gcr_error *error)
+{
+	static const struct gcr_proc_tree_limits limits = {
+		.members_max = GCR_PROC_TREE_MAX,
+		.walks_max = WALKS_MAX,
+		.until_usec = INT64_MAX,
+	};
+
+	return gcr_proc_tree_within(root, &limits, ret_members, ret_count, error);
 }

@@ -6,6 +6,7 @@
 #ifndef GCR_LIB_PROC_TREE_H
 #define GCR_LIB_PROC_TREE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -42,5 +43,22 @@ struct gcr_proc_member {
  */
 int gcr_proc_tree(pid_t root, struct gcr_proc_member **ret_members, size_t *ret_count,
 		  struct gcr_error *error);
+
+/* Limits for a search that any user may trigger. */
+struct gcr_proc_tree_limits {
+	unsigned int members_max; /* processes of the tree, the root included */
+	unsigned int walks_max;
+	int64_t until_usec; /* the deadline of all walks (gcr_clock_usec()); INT64_MAX: none */
+	/*
+	 * The last whole walk is enough if no two give the same result: the list may then lack
+	 * processes that began during it, and others that the kernel skipped.
+	 */
+	bool takes_changing;
+};
+
+/* As gcr_proc_tree(), within @limits. -E2BIG, -EBUSY: beyond these; -ETIMEDOUT: the deadline. */
+int gcr_proc_tree_within(pid_t root, const struct gcr_proc_tree_limits *limits,
+			 struct gcr_proc_member **ret_members, size_t *ret_count,
+			 struct gcr_error *error);
 
 #endif

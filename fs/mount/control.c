@@ -101,6 +101,15 @@ static int add_targets(struct targets *targets, const struct gcr_parties *partie
 	if (!process->launcher && !with_tree)
 		return 0;
 	result = gcr_process_members(process, &members, &count);
+	if (result == -ETIMEDOUT)
+		result = gcr_error_set(error, ETIMEDOUT,
+				       "the GPU processes below process %d could not be listed in "
+				       "time; try again",
+				       (int)process->pid);
+	else if (result < 0)
+		result = gcr_error_set(error, -result,
+				       "the GPU processes below process %d cannot be listed: %s",
+				       (int)process->pid, strerror(-result));
 	if (!result && !count && process->launcher)
 		result = gcr_error_set(error, ESRCH, "there is no GPU process below %d any more",
 				       (int)process->pid);
@@ -192,7 +201,7 @@ static int cancel(const struct targets *targets, const struct gcr_rights *rights
 					     (int)targets->list[0]->pid);
 		return gcr_error_set(error, EBUSY, "no verb is under way; process %d is %s",
 				     (int)targets->list[0]->pid,
-				     gcr_state_name(gcr_process_shown_state(targets->list[0])));
+				     gcr_state_name(gcr_process_state(targets->list[0])));
 	}
 	if (waiter) {
 		gcr_waiter_arm(waiter, &(struct gcr_waited){});

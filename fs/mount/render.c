@@ -59,6 +59,8 @@ struct view {
 	bool has_library;
 	bool has_facts; /* else all facts are 0 */
 	struct gcr_page_facts facts;
+	struct gcr_process **members; /* of a launcher, for its status */
+	size_t members_count;
 };
 
 struct status_key {
@@ -133,8 +135,6 @@ static void look(struct gcr_process *process, struct view *view)
 		view->snapshot_gpus = gpus_of(process->daemon->gpus, snapshot);
 	}
 	gcr_snapshot_unref(snapshot);
-	if (process->launcher)
-		view->state = gcr_process_shown_state(process);
 	gcr_make_printable(view->comm);
 	for (char *byte = view->comm; *byte; byte++)
 		if (*byte == ' ')
@@ -411,15 +411,10 @@ static void render_generation(const struct view *view, FILE *stream)
 /* The GPU processes below a launcher; "-" for a GPU process. */
 static void render_members(const struct view *view, FILE *stream)
 {
-	struct gcr_process **members = NULL;
-	size_t count = 0;
-
-	if (!view->process->launcher || gcr_process_members(view->process, &members, &count) < 0 ||
-	    !count)
+	if (!view->members_count)
 		fputc('-', stream);
-	for (size_t i = 0; i < count; i++)
-		fprintf(stream, "%s%d", i ? " " : "", (int)members[i]->pid);
-	gcr_processes_list_free(members, count);
+	for (size_t i = 0; i < view->members_count; i++)
+		fprintf(stream, "%s%d", i ? " " : "", (int)view->members[i]->pid);
 }
 
 /* Durations are never negative, so all numbers can be printed as unsigned. */
@@ -494,11 +489,32 @@ const char *gcr_render_status_key(size_t index)
 	return index < GCR_ARRAY_SIZE(status_keys) ? status_keys[index].name : NULL;
 }
 
-void gcr_render_status(struct gcr_process *process, FILE *stream)
+/* Lists the members of a launcher, whose state is the least frozen one of theirs. */
+static int look_at_members(struct view *view)
+{
+	int result = gcr_process_members(view->process, &view->members, &view->members_count);
+
+	if (result < 0)
+		return result;
+	view->state = GCR_STATE_GONE;
+	for (size_t i = 0; i < view->members_count; i++) {
+		enum gcr_state state = gcr_process_state(view->members[i]);
+
+		if (state < view->state)
+			view->state = state;
+	}
+	return 0;
+}
+
+int gcr_render_status(struct gcr_process *process, FILE *stream)
 {
 	struct view view;
+	int result;
 
 	look(process, &view);
+	result = process->launcher ? look_at_members(&view) : 0;
+	if (result < 0)
+		return result;
 	look_at_library(&view);
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(status_keys); i++) {
 		if (process->launcher && !status_keys[i].of_launcher)
@@ -510,6 +526,8 @@ void gcr_render_status(struct gcr_process *process, FILE *stream)
 			print_number(&view, status_keys[i].number, stream);
 		fputc('\n', stream);
 	}
+	gcr_processes_list_free(view.members, view.members_count);
+	return 0;
 }
 
 void gcr_render_error(struct gcr_process *process, FILE *stream)

@@ -13,7 +13,8 @@
 #include "fs/mount/sight.h"
 #include "fs/process/process.h"
 
-void gcr_render_status(struct gcr_process *process, FILE *stream);
+/* Of a launcher, an error of gcr_process_members(); nothing is written then. */
+int gcr_render_status(struct gcr_process *process, FILE *stream);
 void gcr_render_error(struct gcr_process *process, FILE *stream);
 void gcr_render_maps(struct gcr_process *process, FILE *stream);
 

@@ -252,11 +252,15 @@ static int file_create(fuse_req_t request, fuse_ino_t node, int flags, struct fi
 static int render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, struct file *file)
 {
 	FILE *stream = open_memstream(&file->text, &file->size);
+	int result;
 
 	if (!stream)
 		return -ENOMEM;
-	gcr_tree_render(daemon, caller, file->opener.counted, file->node, file->process, stream);
-	return fclose(stream) ? -ENOMEM : take_text(daemon, file, file->size);
+	result = gcr_tree_render(daemon, caller, file->opener.counted, file->node, file->process,
+				 stream);
+	if (fclose(stream))
+		return -ENOMEM;
+	return result < 0 ? result : take_text(daemon, file, file->size);
 }
 
 /* An open that waits for fresh figures, and then for its owner's turn. */

@@ -130,10 +130,11 @@ int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse
 
 /*
  * Writes the text of a control file for @caller, whose id for quotas is @counted
- * (gcr_credentials_counted()). @process is NULL for nodes that belong to no process.
+ * (gcr_credentials_counted()). @process is NULL for nodes that belong to no process. -ETIMEDOUT,
+ * -ENOMEM, -EMFILE, -ENFILE: the processes below a launcher cannot be listed.
  */
-void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, uid_t counted,
-		     fuse_ino_t node, struct gcr_process *process, FILE *stream);
+int gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, uid_t counted,
+		    fuse_ino_t node, struct gcr_process *process, FILE *stream);
 
 /* May @caller see @pid, by pid namespaces? For checks of many pids see fs/mount/sight.h. */
 bool gcr_tree_reaches(const struct fuse_ctx *caller, pid_t pid);

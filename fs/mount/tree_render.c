@@ -91,8 +91,8 @@ static void render_root_error(struct gcr_daemon *daemon, uid_t counted, FILE *st
 				    stream);
 }
 
-void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, uid_t counted,
-		     fuse_ino_t node, struct gcr_process *process, FILE *stream)
+int gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, uid_t counted,
+		    fuse_ino_t node, struct gcr_process *process, FILE *stream)
 {
 	uint32_t number = gcr_node_number(node);
 	struct gcr_place *place = NULL;
@@ -135,8 +135,7 @@ void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, u
 		gcr_render_gpu_status(daemon, number, stream);
 		break;
 	case GCR_NODE_STATUS:
-		gcr_render_status(process, stream);
-		break;
+		return gcr_render_status(process, stream);
 	case GCR_NODE_ERROR:
 		gcr_render_error(process, stream);
 		break;
@@ -146,4 +145,5 @@ void gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, u
 	default: /* no text */
 		break;
 	}
+	return 0;
 }

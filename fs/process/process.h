@@ -238,9 +238,15 @@ int gcr_processes_list(struct gcr_processes *processes, struct gcr_process ***re
 		       size_t *ret_count);
 void gcr_processes_list_free(struct gcr_process **list, size_t count);
 
-/* The GPU processes below @process (a launcher) in the process tree, likewise. */
+/*
+ * The GPU processes below @process (a launcher) in the process tree, likewise, but at most
+ * GCR_PROC_GENERATIONS_MAX below it. -ETIMEDOUT: they could not be found in half a second; -ENOMEM,
+ * -EMFILE, -ENFILE.
+ */
 int gcr_process_members(struct gcr_process *process, struct gcr_process ***ret_list,
 			size_t *ret_count);
+/* Is there any? 1, 0, or an error as above. */
+int gcr_process_has_members(struct gcr_process *process);
 
 /*
  * After a complete pass of the scan: adds these holders, and removes running processes that hold no
@@ -284,9 +290,6 @@ void gcr_process_report_refusal(struct gcr_process *process, uid_t uid, const ch
  * Is any process of @vendor (NULL: of any vendor) frozen or being frozen? Then a thaw will follow.
  */
 bool gcr_processes_any_frozen(struct gcr_processes *processes, const struct gcr_vendor *vendor);
-
-/* The state shown for a process; for a launcher, the least frozen state of its members. */
-enum gcr_state gcr_process_shown_state(struct gcr_process *process);
 
 /*
  * The user to whom the process's lines count in an event log, which limits the space of each user.

@@ -12,7 +12,9 @@
 
 /* Larger trees are left to the scan: any user may trigger such a search. */
 #define LOOKED_MAX 256
-#define BELOW_USEC (500 * GCR_USEC_PER_MSEC) /* for the looks at a whole tree */
+#define WALKS_MAX  3
+#define TREE_USEC  (500 * GCR_USEC_PER_MSEC) /* for the list of a whole tree */
+#define BELOW_USEC (500 * GCR_USEC_PER_MSEC) /* for the looks at its processes */
 
 /* The table's entry, unless its process has ended (the entry is removed then). */
 static struct gcr_process *find_alive(struct gcr_processes *processes, pid_t pid)
@@ -32,17 +34,6 @@ static struct gcr_process *find_alive(struct gcr_processes *processes, pid_t pid
 	return process;
 }
 
-static int count_members(struct gcr_process *process, size_t *ret_count)
-{
-	struct gcr_process **members = NULL;
-	size_t count = 0;
-	int result = gcr_process_members(process, &members, &count);
-
-	gcr_processes_list_free(members, count);
-	*ret_count = count;
-	return result;
-}
-
 /*
  * Lists the GPU processes below @pid that the scan has not found yet; the next pass would find them
  * a little later. False: some could not be looked at in time.
@@ -51,15 +42,23 @@ static bool look_below(struct gcr_processes *processes, pid_t pid)
 {
 	_cleanup_free_ struct gcr_proc_member *members = NULL;
 	struct gcr_scan_holder holders[LOOKED_MAX];
+	const struct gcr_proc_tree_limits limits = {
+		.members_max = LOOKED_MAX,
+		.walks_max = WALKS_MAX,
+		.until_usec = gcr_clock_usec() + TREE_USEC,
+		.takes_changing = true,
+	};
 	struct gcr_daemon *daemon = processes->daemon;
 	int results[LOOKED_MAX];
 	pid_t pids[LOOKED_MAX];
 	struct gcr_error unused;
 	bool is_complete = true;
 	size_t count = 0;
+	int result;
 
-	if (gcr_proc_tree(pid, &members, &count, &unused) < 0 || count > LOOKED_MAX)
-		return true;
+	result = gcr_proc_tree_within(pid, &limits, &members, &count, &unused);
+	if (result < 0)
+		return result != -ETIMEDOUT && result != -ENOMEM;
 	for (size_t i = 0; i < count; i++)
 		pids[i] = members[i].pid;
 	if (gcr_scan_probe_many(daemon->scan, pids, count, BELOW_USEC, holders, results) < 0)
@@ -82,7 +81,6 @@ static int find_launcher(struct gcr_processes *processes, pid_t pid,
 {
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
 	bool is_complete = true;
-	size_t count = 0;
 	int result;
 
 	process = find_alive(processes, pid);
@@ -97,10 +95,10 @@ static int find_launcher(struct gcr_processes *processes, pid_t pid,
 			return -ENOENT;
 		is_complete = look_below(processes, pid);
 	}
-	result = count_members(process, &count);
+	result = gcr_process_has_members(process);
 	if (result < 0)
 		return result;
-	if (!count) {
+	if (!result) {
 		gcr_process_remove(processes, process, "alone", false);
 		return is_complete ? -ENOENT : -ETIMEDOUT;
 	}

@@ -151,21 +151,3 @@ void gcr_process_report_refusal(struct gcr_process *process, uid_t uid, const ch
 	gcr_process_tell(process);
 	log_report(process, uid, verb, error);
 }
-
-enum gcr_state gcr_process_shown_state(struct gcr_process *process)
-{
-	enum gcr_state shown = GCR_STATE_GONE;
-	struct gcr_process **members = NULL;
-	size_t count = 0;
-
-	if (!process->launcher || gcr_process_members(process, &members, &count) < 0)
-		return gcr_process_state(process);
-	for (size_t i = 0; i < count; i++) {
-		enum gcr_state state = gcr_process_state(members[i]);
-
-		if (state < shown)
-			shown = state;
-	}
-	gcr_processes_list_free(members, count);
-	return shown;
-}

@@ -9,7 +9,10 @@
 #include "fs/process/history.h"
 #include "fs/process/process_private.h"
 #include "fs/store/store.h"
-#include "lib/proc_source.h"
+#include "lib/clock.h"
+#include "lib/proc_lineage.h"
+
+#define MEMBERS_USEC (500 * GCR_USEC_PER_MSEC) /* for one listing of members: FUSE threads wait */
 
 struct gcr_process *gcr_process_ref(struct gcr_process *process)
 {
@@ -101,22 +104,27 @@ void gcr_processes_list_free(struct gcr_process **list, size_t count)
 	free(list);
 }
 
-/*
- * Is @ancestor among the ancestors of @pid? The depth is limited because the walk races with exits.
- * The walk reads only `status`, which no process can make unreadable.
- */
-static bool is_below(pid_t pid, pid_t ancestor)
+/* Moves the members to the front of the list, in their order. Returns their number, or -errno. */
+static ssize_t move_members(const struct gcr_process *process, struct gcr_process **list,
+			    size_t count)
 {
-	struct gcr_proc_status status;
+	_cleanup_(gcr_proc_lineage_finish) struct gcr_proc_lineage lineage = {
+		.until_usec = gcr_clock_usec() + MEMBERS_USEC,
+	};
+	size_t kept = 0;
 
-	for (int depth = 0; depth < 1000 && pid > 1; depth++) {
-		if (gcr_proc_status(pid, &status) < 0)
-			return false;
-		if (status.parent == ancestor)
-			return true;
-		pid = status.parent;
+	for (size_t i = 0; i < count; i++) {
+		struct gcr_process *one = list[i];
+		int result = gcr_proc_is_below(&lineage, one->pid, process->pid);
+
+		if (result < 0)
+			return result;
+		if (!result)
+			continue;
+		list[i] = list[kept];
+		list[kept++] = one;
 	}
-	return false;
+	return (ssize_t)kept;
 }
 
 int gcr_process_members(struct gcr_process *process, struct gcr_process ***ret_list,
@@ -124,21 +132,38 @@ int gcr_process_members(struct gcr_process *process, struct gcr_process ***ret_l
 {
 	struct gcr_process **list = NULL;
 	size_t count = 0;
-	size_t kept = 0;
+	ssize_t kept;
 	int result;
 
 	result = gcr_processes_list(process->daemon->processes, &list, &count);
 	if (result < 0)
 		return result;
-	for (size_t i = 0; i < count; i++) {
-		if (is_below(list[i]->pid, process->pid))
-			list[kept++] = list[i];
-		else
-			gcr_process_unref(list[i]);
+	kept = move_members(process, list, count);
+	if (kept < 0) {
+		gcr_processes_list_free(list, count);
+		return (int)kept;
 	}
+	for (size_t i = (size_t)kept; i < count; i++)
+		gcr_process_unref(list[i]);
 	*ret_list = list;
-	*ret_count = kept;
+	*ret_count = (size_t)kept;
 	return 0;
+}
+
+int gcr_process_has_members(struct gcr_process *process)
+{
+	_cleanup_(gcr_proc_lineage_finish) struct gcr_proc_lineage lineage = {
+		.until_usec = gcr_clock_usec() + MEMBERS_USEC,
+	};
+	struct gcr_process **list = NULL;
+	size_t count = 0;
+	int result;
+
+	result = gcr_processes_list(process->daemon->processes, &list, &count);
+	for (size_t i = 0; i < count && !result; i++)
+		result = gcr_proc_is_below(&lineage, list[i]->pid, process->pid);
+	gcr_processes_list_free(list, count);
+	return result;
 }
 
 bool gcr_processes_any_frozen(struct gcr_processes *processes, const struct gcr_vendor *vendor)

@@ -17,14 +17,14 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/printable.h"
+#include "lib/proc_lineage.h"
 #include "lib/procfs.h"
 #include "lib/sharing_sign.h"
 
-#define FILE_BYTES	64 /* of a displayed file name */
-#define GENERATIONS_MAX 64 /* bounds the walk, which races with changes */
-#define PASS_USEC	(10 * GCR_USEC_PER_SEC)
+#define FILE_BYTES   64 /* of a displayed file name */
+#define PASS_USEC    (10 * GCR_USEC_PER_SEC)
 /* For looks at processes that the pass has put off. */
-#define UNKNOWN_USEC	(10 * GCR_USEC_PER_SEC)
+#define UNKNOWN_USEC (10 * GCR_USEC_PER_SEC)
 
 /* For each sharing library, the first mapped file's name; "" if none is mapped. */
 struct signs {
@@ -53,29 +53,19 @@ static int look(pid_t pid, struct signs *ret_signs)
 	return gcr_proc_each_mapping(pid, note_sign, ret_signs);
 }
 
-/* Reads only `status`, which no process can make unreadable. */
-static bool is_ancestor(pid_t ancestor, pid_t pid)
-{
-	struct gcr_proc_status status;
-
-	for (int i = 0; i < GENERATIONS_MAX && pid > 1; i++) {
-		if (gcr_proc_status(pid, &status) < 0)
-			return false;
-		if (status.parent == ancestor)
-			return true;
-		pid = status.parent;
-	}
-	return false;
-}
-
 /*
  * Is one the ancestor of the other? Siblings do not count here, but only if they belong to one
  * user: siblings may be ranks of one launcher, but also orphans of several users adopted by init
- * (or a container's).
+ * (or a container's). If the ancestors cannot be read, one may be.
  */
 static bool is_of_one_line(pid_t one, pid_t other)
 {
-	return is_ancestor(one, other) || is_ancestor(other, one);
+	_cleanup_(gcr_proc_lineage_finish) struct gcr_proc_lineage lineage = {
+		.until_usec = INT64_MAX,
+	};
+
+	return gcr_proc_is_below(&lineage, other, one) != 0 ||
+	       gcr_proc_is_below(&lineage, one, other) != 0;
 }
 
 static bool is_of_one_user(pid_t one, pid_t other)

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 #include "test/unit/test.h"
 
 #define NOBODY 0x7ffffff0
@@ -308,6 +309,96 @@ static void test_nobody(void)
 	CHECK(gcr_proc_each_child(-1, count_children, &children) == -ESRCH && !children);
 }
 
+#define THREADS 200
+
+static void *wait_here(void *data)
+{
+	(void)data;
+	pause();
+	return NULL;
+}
+
+static void make_threads(void)
+{
+	for (int i = 0; i < THREADS; i++) {
+		pthread_t thread;
+
+		CHECK(pthread_create(&thread, NULL, wait_here, NULL) == 0);
+	}
+	if (fork() == 0) {
+		say_ready(1, getpid());
+		pause();
+	}
+	say_ready(0, getpid());
+	pause();
+}
+
+static int list_within(pid_t pid, unsigned int members_max, unsigned int walks_max,
+		       int64_t until_usec, bool takes_changing, size_t *ret_count,
+		       struct gcr_error *error)
+{
+	const struct gcr_proc_tree_limits limits = {
+		.members_max = members_max,
+		.walks_max = walks_max,
+		.until_usec = until_usec,
+		.takes_changing = takes_changing,
+	};
+	struct gcr_proc_member *members = NULL;
+	int r = gcr_proc_tree_within(pid, &limits, &members, ret_count, error);
+
+	CHECK((r == 0) == !!members);
+	free(members);
+	return r;
+}
+
+static void test_limits(void)
+{
+	struct gcr_error error = {};
+	size_t count = 0;
+	pid_t pid;
+
+	reset();
+	pid = fork();
+	if (pid == 0)
+		make_threads();
+	await_ready(2);
+	CHECK(list_within(pid, 2, 2, INT64_MAX, false, &count, &error) == 0 && count == 2);
+	CHECK(list_within(pid, 1, 2, INT64_MAX, true, &count, &error) == -E2BIG);
+	CHECK(strstr(error.words, "more than 0"));
+	/* One walk alone is not known to be exact. */
+	CHECK(list_within(pid, 2, 1, INT64_MAX, false, &count, &error) == -EBUSY);
+	CHECK(list_within(pid, 2, 1, INT64_MAX, true, &count, &error) == 0 && count == 2);
+	CHECK(list_within(pid, 2, 3, gcr_clock_usec(), true, &count, &error) == -ETIMEDOUT);
+	CHECK(strstr(error.words, "in time"));
+	/* The deadline ends the first walk among the threads. */
+	CHECK(list_within(pid, 2, 3, gcr_clock_usec() + 100, true, &count, &error) == -ETIMEDOUT);
+	kill(shared->pids[1], SIGKILL);
+	end(pid);
+}
+
+/* A process that forks all the time has a list, though it is not exact. */
+static void test_changing(void)
+{
+	struct gcr_error error = {};
+	size_t count = 0;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		for (;;) {
+			pid_t child = fork();
+
+			if (child == 0)
+				_exit(0);
+			waitpid(child, NULL, 0);
+		}
+	}
+	for (int i = 0; i < 30; i++) {
+		CHECK(list_within(pid, 256, 3, INT64_MAX, true, &count, &error) == 0);
+		CHECK(count >= 1 && count <= 2);
+	}
+	end(pid);
+}
+
 int main(void)
 {
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
@@ -316,6 +407,8 @@ int main(void)
 	test_tree();
 	test_orphan();
 	test_changes();
+	test_limits();
+	test_changing();
 	test_too_many();
 	test_nobody();
 	return 0;

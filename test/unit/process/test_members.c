@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+/* fs/process/process_table.c: which listed processes are below another one, in a long chain. */
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fs/daemon.h"
+#include "fs/process/process_private.h"
+#include "lib/cleanup.h"
+#include "lib/proc_lineage.h"
+#include "test/unit/test.h"
+
+#define CHAIN  200
+#define LISTED 50 /* at the bottom of the chain */
+
+static struct gcr_daemon served;
+static struct gcr_processes table;
+static pid_t chain[CHAIN]; /* each is the parent of the next */
+
+static void make_chain(void)
+{
+	int pipes[2];
+
+	CHECK(pipe(pipes) == 0);
+	if (fork() == 0) {
+		for (int i = 0; i < CHAIN; i++) {
+			pid_t pid = getpid();
+
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			if (write(pipes[1], &pid, sizeof(pid)) != sizeof(pid))
+				_exit(1);
+			if (i == CHAIN - 1 || fork() != 0)
+				break;
+		}
+		for (;;)
+			pause();
+	}
+	for (int i = 0; i < CHAIN; i++)
+		CHECK(read(pipes[0], &chain[i], sizeof(chain[i])) == sizeof(chain[i]));
+	close(pipes[0]);
+	close(pipes[1]);
+}
+
+static struct gcr_process *make_process(pid_t pid, bool is_launcher)
+{
+	struct gcr_process *process = NULL;
+
+	CHECK(gcr_process_create(&table, pid, 0, is_launcher ? NULL : &served.vendors[0],
+				 &process) == 0);
+	return process;
+}
+
+static void list_process(pid_t pid)
+{
+	struct gcr_process *process = make_process(pid, false);
+	struct gcr_process **bucket = &table.by_pid[(uint32_t)pid % GCR_PROCESS_BUCKETS];
+
+	process->next_pid = *bucket;
+	*bucket = process;
+	table.count++;
+}
+
+static void unlist_all(void)
+{
+	for (size_t i = 0; i < GCR_PROCESS_BUCKETS; i++) {
+		struct gcr_process *process = table.by_pid[i];
+
+		while (process) {
+			struct gcr_process *next = process->next_pid;
+
+			gcr_process_unref(process);
+			process = next;
+		}
+		table.by_pid[i] = NULL;
+	}
+	table.count = 0;
+}
+
+/* Checks that just the listed processes from chain[@first] on are below chain[@ancestor]. */
+static void check_members(int ancestor, int first, int end)
+{
+	struct gcr_process *launcher = make_process(chain[ancestor], true);
+	struct gcr_process **members = NULL;
+	size_t count = 0;
+
+	CHECK(gcr_process_members(launcher, &members, &count) == 0);
+	CHECK(count == (size_t)(end - first));
+	for (int i = first; i < end; i++) {
+		bool is_found = false;
+
+		for (size_t j = 0; j < count && !is_found; j++)
+			is_found = members[j]->pid == chain[i];
+		CHECK(is_found);
+	}
+	for (size_t j = 1; j < count; j++)
+		CHECK(members[j - 1]->pid < members[j]->pid);
+	CHECK(gcr_process_has_members(launcher) == (count > 0));
+	gcr_processes_list_free(members, count);
+	gcr_process_unref(launcher);
+}
+
+int main(void)
+{
+	const int first = CHAIN - LISTED;
+
+	served.processes = &table;
+	table.daemon = &served;
+	pthread_mutex_init(&table.lock, NULL);
+	make_chain();
+	check_members(0, 0, 0);
+	for (int i = first; i < CHAIN; i++)
+		list_process(chain[i]);
+	check_members(0, 0, 0); /* too far above them */
+	check_members(first - 1, first, CHAIN);
+	check_members(first - GCR_PROC_GENERATIONS_MAX, first, first + 1);
+	check_members(first, first + 1, CHAIN);
+	check_members(CHAIN - 1, 0, 0);
+	unlist_all();
+	kill(chain[0], SIGKILL);
+	CHECK(waitpid(chain[0], NULL, 0) == chain[0]);
+	return 0;
+}
