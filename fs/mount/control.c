@@ -24,11 +24,19 @@
 #include "fs/verb/ctl.h"
 #include "fs/verb/packing.h"
 #include "lib/cleanup.h"
+#include "lib/clock.h"
+
+/*
+ * Time to find all processes of one write. It is a thread of the mount that looks, for half a
+ * second at most below each launcher.
+ */
+#define FIND_USEC (5 * GCR_USEC_PER_SEC)
 
 /* The processes of one write, with references. */
 struct targets {
 	struct gcr_process **list;
 	size_t count;
+	int64_t until_usec; /* monotonic: no further process is looked for */
 };
 
 static void targets_finish(struct targets *targets)
@@ -133,6 +141,11 @@ static int find_target(struct gcr_daemon *daemon, const struct gcr_parties *part
 
 	if (!gcr_parties_are_known(parties))
 		return explain_unknown(error);
+	if (gcr_clock_usec() > targets->until_usec)
+		return gcr_error_set(error, ETIMEDOUT,
+				     "process %d and those after it could not be looked for in "
+				     "time; write fewer at once",
+				     (int)pid);
 	if (!gcr_parties_reach(parties, pid) || gcr_proc_status(pid, &status) < 0)
 		return gcr_error_set(error, ESRCH, "there is no process %d", (int)pid);
 	if (status.thread_group != pid)
@@ -229,7 +242,9 @@ static int start(fuse_req_t request, const struct gcr_parties *parties, struct g
 		 struct gcr_command *command, size_t length, bool nonblocking,
 		 struct gcr_error *error)
 {
-	_cleanup_(targets_finish) struct targets targets = {0};
+	_cleanup_(targets_finish) struct targets targets = {
+		.until_usec = gcr_clock_usec() + FIND_USEC,
+	};
 	struct gcr_daemon *daemon = fuse_req_userdata(request);
 	struct gcr_waiter *waiter = NULL;
 	bool done;
