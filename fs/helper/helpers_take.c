@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Taking helpers from the pool and giving them back: a control helper, preferably the spare one; a
- * GPU's worker, for which tasks wait in turn; and what is done with idle workers.
+ * Taking helpers from the pool and giving them back: a control helper, preferably the spare one; or
+ * a GPU's worker, for which tasks wait in turn. Idle workers are borrowed, or taken to be ended.
  */
 #include <errno.h>
 #include <poll.h>
