@@ -75,9 +75,9 @@ struct gcr_launch_reply {
  * becomes readable when the program or the launcher has ended. Each answer is waited for
  * GCR_LAUNCH_WAIT_MSEC. Errors, with a message: those of gcr_program_start(), and -ECONNREFUSED if
  * there is no launcher: nothing has been started; -EPROTO the launcher has ended, does not answer,
- * or its answer is invalid. After GO the program may then be running, or start later, and its end is
- * not reported. The caller must act as if the program were running: a dump gives the hook no answer,
- * and a restore kills its cgroup.
+ * or its answer is invalid. After GO the program may then be running, or start later, and its end
+ * is not reported. The caller must act as if the program were running: a dump gives the hook no
+ * answer, and a restore kills its cgroup.
  */
 int gcr_launch(const char *socket_path, const struct gcr_program *program, pid_t *ret_pid,
 	       int *ret_pidfd, int *ret_connection, struct gcr_error *error);
