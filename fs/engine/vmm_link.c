@@ -553,7 +553,8 @@ static int wait_halted(struct gcr_vmm *vmm, struct gcr_error *error)
 
 static int begin_halt(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	int result = gcr_halt_begin(vmm->drive.vendor->helpers, vmm->drive.process->pid,
+	const struct gcr_process *process = vmm->drive.process;
+	int result = gcr_halt_begin(vmm->drive.vendor->helpers, process->pid, process->pidfd,
 				    gcr_link_page_fd(vmm->link), ORPHAN_USEC + halt_usec(vmm),
 				    &vmm->halt, error);
 

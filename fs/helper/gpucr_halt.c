@@ -94,7 +94,7 @@ int main(void)
 	r = gcr_message_receive(SOCKET, -1, -1, &message);
 	if (r == -EPIPE)
 		return 0;
-	if (r < 0 || message.header.type != GCR_MESSAGE_HALT || message.fds_count != 2) {
+	if (r < 0 || message.header.type != GCR_MESSAGE_HALT || message.fds_count != 3) {
 		fprintf(stderr, "gpucr-halt: only gpucrfs starts this program\n");
 		return 2;
 	}
@@ -105,7 +105,7 @@ int main(void)
 	if (r < 0)
 		r = gcr_error_set(&error, -r, "its preload library's page cannot be read");
 	else
-		r = gcr_stop_begin(request.pid, &stop, &error);
+		r = gcr_stop_begin(request.pid, message.fds[2], &stop, &error);
 	answer(r, &error);
 	if (r < 0)
 		return 1;

@@ -17,7 +17,7 @@ struct gcr_halt {
 	struct gcr_helper *helper;
 };
 
-static int ask(struct gcr_halt *halt, pid_t pid, int page_fd, int64_t limit_usec,
+static int ask(struct gcr_halt *halt, pid_t pid, int pidfd, int page_fd, int64_t limit_usec,
 	       struct gcr_error *error)
 {
 	struct gcr_halt_request request = {
@@ -25,7 +25,7 @@ static int ask(struct gcr_halt *halt, pid_t pid, int page_fd, int64_t limit_usec
 		.limit_ms = (uint32_t)(limit_usec / GCR_USEC_PER_MSEC),
 	};
 	_cleanup_close_ int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
-	const int fds[] = {self, page_fd};
+	const int fds[] = {self, page_fd, pidfd};
 
 	if (self < 0)
 		return gcr_error_set(error, EIO, "no pidfd: %s", strerror(errno));
@@ -33,8 +33,8 @@ static int ask(struct gcr_halt *halt, pid_t pid, int page_fd, int64_t limit_usec
 				      fds, GCR_ARRAY_SIZE(fds), error);
 }
 
-int gcr_halt_begin(struct gcr_helpers *helpers, pid_t pid, int page_fd, int64_t limit_usec,
-		   struct gcr_halt **ret_halt, struct gcr_error *error)
+int gcr_halt_begin(struct gcr_helpers *helpers, pid_t pid, int pidfd, int page_fd,
+		   int64_t limit_usec, struct gcr_halt **ret_halt, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_halt *halt = calloc(1, sizeof(*halt));
 	int r;
@@ -44,7 +44,7 @@ int gcr_halt_begin(struct gcr_helpers *helpers, pid_t pid, int page_fd, int64_t 
 	r = gcr_helpers_take_halt(helpers, &halt->helper, error);
 	if (r < 0)
 		return r;
-	r = ask(halt, pid, page_fd, limit_usec, error);
+	r = ask(halt, pid, pidfd, page_fd, limit_usec, error);
 	if (r < 0) {
 		gcr_helper_put(halt->helper);
 		return r;

@@ -52,6 +52,7 @@ struct tracee {
 
 struct gcr_stop {
 	pid_t pid;
+	int pidfd; /* the caller's, not used once `done` is posted */
 	pthread_t thread;
 	sem_t done;    /* all threads are stopped, or the stop has failed */
 	sem_t release; /* posted to let the threads go */
@@ -134,11 +135,33 @@ static int explain(const struct gcr_stop *stop, pid_t tid, pid_t tracer, struct 
 			     (int)tid, stat.comm);
 }
 
+/*
+ * The program and the thread were found by their numbers: is this thread, which is attached now and
+ * runs on, one of the program's? *ret_is_gone: an execve(2) has given it another number. -ESRCH,
+ * -EBUSY.
+ */
+static int check_attached(const struct gcr_stop *stop, pid_t tid, bool *ret_is_gone,
+			  struct gcr_error *error)
+{
+	struct gcr_proc_stat stat;
+
+	/* The program last: if it is there, the pid was its own when the thread was checked. */
+	*ret_is_gone = syscall(SYS_tgkill, stop->pid, tid, 0) < 0;
+	if (syscall(SYS_pidfd_send_signal, stop->pidfd, 0, NULL, 0) < 0)
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)stop->pid);
+	if (*ret_is_gone && gcr_proc_stat(tid, &stat) == 0)
+		return gcr_error_set(error, EBUSY,
+				     "thread %d of process %d ended in the meantime: try again",
+				     (int)tid, (int)stop->pid);
+	return 0;
+}
+
 static int seize(struct gcr_stop *stop, pid_t tid, struct gcr_error *error)
 {
 	struct tracee *tracee;
-	bool was_tried = false;
+	bool was_tried = false, is_gone;
 	pid_t tracer;
+	int result;
 
 	while (ptrace(PTRACE_SEIZE, tid, 0, 0) < 0) {
 		if (errno == ESRCH)
@@ -149,11 +172,14 @@ static int seize(struct gcr_stop *stop, pid_t tid, struct gcr_error *error)
 			return explain(stop, tid, tracer, error);
 		was_tried = true;
 	}
+	result = check_attached(stop, tid, &is_gone, error);
+	if (result < 0)
+		return result;
 	tracee = add_tracee(stop);
 	if (!tracee)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	*tracee = (struct tracee){.tid = tid};
-	if (ptrace(PTRACE_INTERRUPT, tid, 0, 0) < 0)
+	if (is_gone || ptrace(PTRACE_INTERRUPT, tid, 0, 0) < 0)
 		tracee->state = TRACEE_GONE;
 	return 0;
 }
@@ -389,7 +415,7 @@ static void wait_done(struct gcr_stop *stop)
 	}
 }
 
-int gcr_stop_begin(pid_t pid, struct gcr_stop **ret_stop, struct gcr_error *error)
+int gcr_stop_begin(pid_t pid, int pidfd, struct gcr_stop **ret_stop, struct gcr_error *error)
 {
 	_cleanup_(destroy_cleanup) struct gcr_stop *stop = calloc(1, sizeof(*stop));
 	int result;
@@ -397,6 +423,7 @@ int gcr_stop_begin(pid_t pid, struct gcr_stop **ret_stop, struct gcr_error *erro
 	if (!stop)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	stop->pid = pid;
+	stop->pidfd = pidfd;
 	sem_init(&stop->done, 0, 0);
 	sem_init(&stop->release, 0, 0);
 	result = -pthread_create(&stop->thread, NULL, run, stop);

@@ -23,10 +23,12 @@
 struct gcr_stop;
 
 /*
- * Stops all threads of @pid. -EPERM: no privilege, and nothing was done. -EOPNOTSUPP, -EBUSY (a
- * thread that does not stop), -ESRCH, -ENOMEM, with a message: all threads run again.
+ * Stops all threads of @pid, the process of @pidfd, which the caller keeps open until this returns:
+ * no thread of a process that was given the same pid is stopped. -EPERM: no privilege, and nothing
+ * was done. -EOPNOTSUPP, -EBUSY (a thread that does not stop), -ESRCH, -ENOMEM, with a message: all
+ * threads run again.
  */
-int gcr_stop_begin(pid_t pid, struct gcr_stop **ret_stop, struct gcr_error *error);
+int gcr_stop_begin(pid_t pid, int pidfd, struct gcr_stop **ret_stop, struct gcr_error *error);
 
 /* Have all threads that were stopped ended? Then the program has been killed. */
 bool gcr_stop_is_over(struct gcr_stop *stop);

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "fs/base/credentials.h"
@@ -204,6 +205,36 @@ static int await(struct gcr_dump *dump, struct job *job)
 	return result;
 }
 
+/* Has the process been waited for? From then on its pid may be that of another user's process. */
+static bool is_gone(const struct gcr_dump *dump, pid_t pid)
+{
+	for (size_t i = 0; i < dump->count; i++) {
+		const struct gcr_dump_member *member = &dump->members[i];
+
+		if (member->proc.pid == pid)
+			return member->pidfd < 0 ||
+			       (syscall(SYS_pidfd_send_signal, member->pidfd, 0, NULL, 0) < 0 &&
+				errno == ESRCH);
+	}
+	return true;
+}
+
+/*
+ * Removes the refusals for processes that have ended: these prevent no dump, and what was seen may
+ * be of a process that was given the same pid. For every other process, the pid was its own during
+ * the whole scan.
+ */
+static void drop_gone(const struct gcr_dump *dump, struct gcr_opens *opens)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < opens->findings_count; i++)
+		if (opens->findings[i].verdict != GCR_OPEN_REFUSED ||
+		    !is_gone(dump, opens->findings[i].pid))
+			opens->findings[kept++] = opens->findings[i];
+	opens->findings_count = kept;
+}
+
 static int is_stopped(void *data)
 {
 	return gcr_task_stopped(data);
@@ -241,9 +272,11 @@ int gcr_dump_look_at_opens(struct gcr_dump *dump, struct gcr_opens **ret_opens,
 				     "what the processes have open cannot be seen: a filesystem "
 				     "that they use does not answer, or one of them is held in "
 				     "execve(2)");
-	if (job->result < 0)
+	if (job->result < 0) {
 		*error = job->error;
-	else
-		*ret_opens = TAKE_PTR(job->opens);
-	return job->result;
+		return job->result;
+	}
+	drop_gone(dump, job->opens);
+	*ret_opens = TAKE_PTR(job->opens);
+	return 0;
 }

@@ -75,11 +75,20 @@ static struct gcr_helpers *make_pool(void)
 	return helpers;
 }
 
+static int open_pidfd(pid_t pid)
+{
+	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+
+	CHECK(pidfd >= 0);
+	return pidfd;
+}
+
 static int begin(struct gcr_helpers *helpers, pid_t pid, int64_t limit_usec,
 		 struct gcr_halt **ret_halt, struct gcr_error *error)
 {
+	_cleanup_close_ int pidfd = open_pidfd(pid);
 	struct gcr_halt *halt = NULL;
-	int r = gcr_halt_begin(helpers, pid, page_fd, limit_usec, &halt, error);
+	int r = gcr_halt_begin(helpers, pid, pidfd, page_fd, limit_usec, &halt, error);
 
 	if (r == 0)
 		r = gcr_halt_wait(halt, LIMIT_USEC, -1, error);
@@ -436,6 +445,7 @@ static void test_given_up(void)
 	struct gcr_error error = {0};
 	struct gcr_halt *halt;
 	pid_t target = fork();
+	int pidfd;
 
 	CHECK(target >= 0);
 	if (target == 0) {
@@ -444,11 +454,32 @@ static void test_given_up(void)
 		wait_for_child();
 	}
 	WAIT_FOR(is_in_vfork(target));
-	CHECK(gcr_halt_begin(helpers, target, page_fd, LIMIT_USEC, &halt, &error) == 0);
+	pidfd = open_pidfd(target);
+	CHECK(gcr_halt_begin(helpers, target, pidfd, page_fd, LIMIT_USEC, &halt, &error) == 0);
+	close(pidfd);
 	CHECK(gcr_halt_wait(halt, LONG_USEC, -1, &error) == -ETIMEDOUT);
 	gcr_halt_give_up(halt);
 	gcr_halt_give_up(NULL);
 	CHECK(kill(-target, SIGKILL) == 0 && waitpid(target, NULL, 0) == target);
+	gcr_helpers_destroy(helpers);
+}
+
+/* The process has ended, and its pid is another's: nobody is stopped. */
+static void test_pid_of_another(void)
+{
+	struct gcr_helpers *helpers = make_pool();
+	struct gcr_error error = {0};
+	struct gcr_halt *halt;
+	pid_t ended = start_target(), other = start_target();
+	int pidfd = open_pidfd(ended);
+
+	CHECK(kill(ended, SIGKILL) == 0 && waitpid(ended, NULL, 0) == ended);
+	CHECK(gcr_halt_begin(helpers, other, pidfd, page_fd, LIMIT_USEC, &halt, &error) == 0);
+	CHECK(gcr_halt_wait(halt, LIMIT_USEC, -1, &error) == -ESRCH);
+	gcr_halt_give_up(halt);
+	CHECK(!is_stopped(other) && strstr(error.words, "has ended"));
+	close(pidfd);
+	CHECK(kill(other, SIGKILL) == 0 && waitpid(other, NULL, 0) == other);
 	gcr_helpers_destroy(helpers);
 }
 
@@ -460,7 +491,7 @@ static void test_no_helper(void)
 
 	setenv("GPUCR_TEST_HELPERS", "/nonexistent", 1);
 	helpers = make_pool();
-	CHECK(gcr_halt_begin(helpers, getpid(), page_fd, LIMIT_USEC, &halt, &error) == -EIO);
+	CHECK(gcr_halt_begin(helpers, getpid(), -1, page_fd, LIMIT_USEC, &halt, &error) == -EIO);
 	CHECK(strstr(error.words, "/nonexistent/gpucr-halt"));
 	gcr_helpers_destroy(helpers);
 }
@@ -478,6 +509,7 @@ int main(int argc, char **argv)
 	test_limit();
 	test_all_die();
 	test_helper_dies();
+	test_pid_of_another();
 	test_given_up();
 	test_no_helper();
 	return 0;

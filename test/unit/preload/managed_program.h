@@ -150,14 +150,14 @@ static inline void run_stopper(int socket, pid_t pid)
 {
 	struct gcr_stop *stop = NULL;
 	struct gcr_error error;
-	int result;
+	int result, pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
 	char order;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	while (read(socket, &order, 1) == 1) {
 		result = 0;
 		if (order == 's')
-			result = gcr_stop_begin(pid, &stop, &error);
+			result = gcr_stop_begin(pid, pidfd, &stop, &error);
 		else
 			gcr_stop_end(TAKE_PTR(stop));
 		if (write(socket, &result, sizeof(result)) != sizeof(result))
