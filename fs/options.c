@@ -509,7 +509,7 @@ int gcr_options_parse(int argc, char **argv, struct gcr_options *options)
 	if (options->simulator_state)
 		options->simulator = 1;
 	if (make_absolute(&options->simulator_state) < 0 ||
-	    make_absolute(&options->runtime_directory) < 0 ||
+	    make_absolute(&options->runtime_directory) < 0 || make_absolute(&options->criu) < 0 ||
 	    make_absolute(&options->user_subuids) < 0 || make_spill_absolute(options) < 0)
 		return -EINVAL;
 	if (set_runtime_directory(options) < 0)

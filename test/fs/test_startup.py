@@ -178,15 +178,20 @@ def test_relative_paths():
     """The daemon in the background works in another directory than it was started in."""
     with Bare() as machine:
         del machine.env['GPUCR_SIM_DIR']
+        with open(f'{machine.directory}/old', 'w', encoding='utf-8') as criu:
+            criu.write('#!/bin/sh\necho Version: 3.17\n')
+        os.chmod(criu.name, 0o755)
         for mountpoint in 'mnt', './mnt/', '../' + os.path.basename(machine.directory) + '/mnt':
-            result = machine.run('-o', f'sim=sim,runtime_dir=run{machine.options}', mountpoint,
-                                 cwd=machine.directory)
+            result = machine.run('-o', f'sim=sim,runtime_dir=run,criu=old{machine.options}',
+                                 mountpoint, cwd=machine.directory)
             equal(result.returncode, 0, result.stderr)
             check(os.path.exists(f'{machine.simulator}/nvidia-uvm'), 'the simulator\'s state')
             check(os.path.exists(f'{machine.runtime}/socket'), 'the runtime directory')
             demo = machine.ready_demo(env={'GPUCR_SIM_DIR': machine.simulator})
             machine.must(demo.pid, 'freeze')
             machine.must(demo.pid, 'thaw')
+            check(machine.write(demo.pid, 'dump') != 'ok', 'a dump with CRIU 3.17')
+            check(f'{machine.directory}/old' in machine.error(demo.pid), machine.error(demo.pid))
             demo.end()
             unmount(machine.mountpoint)
             wait_for(lambda: not machine.daemons(), 'the daemon to end')
