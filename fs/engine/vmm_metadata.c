@@ -57,10 +57,7 @@ static void describe_gpus(struct gcr_vmm *vmm, struct gcr_manifest *manifest,
 			continue;
 		gpu = &manifest->gpus[manifest->gpus_count++];
 		gpu->index = vmm->extents[first].gpu_index;
-		memcpy(gpu->uuid, info->uuid, sizeof(gpu->uuid));
-		memcpy(gpu->name, info->name, sizeof(gpu->name));
-		gpu->memory_bytes = info->total_bytes;
-		vmm->drive.vendor->backend->format_architecture(info, gpu->compute_capability);
+		gcr_gpu_describe(vmm->drive.vendor->backend, info, gpu);
 	}
 }
 

@@ -286,15 +286,6 @@ static int describe_process(const struct gcr_dump *dump, const struct gcr_dump_m
 	return result;
 }
 
-static void describe_gpu(const struct gcr_backend *backend, const struct gcr_gpu_info *info,
-			 struct gcr_manifest_gpu *gpu)
-{
-	memcpy(gpu->uuid, info->uuid, sizeof(gpu->uuid));
-	memcpy(gpu->name, info->name, sizeof(gpu->name));
-	gpu->memory_bytes = info->total_bytes;
-	backend->format_architecture(info, gpu->compute_capability);
-}
-
 static struct gcr_manifest_gpu *find_gpu(struct gcr_manifest_gpu *gpus, size_t count,
 					 const uint8_t *uuid)
 {
@@ -341,7 +332,7 @@ static int describe_allocations(const struct gcr_dump *dump, struct gcr_process 
 			continue;
 		gpu = &manifest->gpus[manifest->gpus_count++];
 		if (info)
-			describe_gpu(process->vendor->backend, info, gpu);
+			gcr_gpu_describe(process->vendor->backend, info, gpu);
 		else
 			*gpu = *old;
 		gpu->index = extent->gpu_index;
@@ -449,7 +440,7 @@ static int set_need(const struct gcr_backend *backend, struct gcr_manifest *mani
 		gpu = &manifest->gpus[manifest->gpus_count];
 		gpu->index = free_index(manifest, (uint32_t)(info - reply->gpus));
 		manifest->gpus_count++;
-		describe_gpu(backend, info, gpu);
+		gcr_gpu_describe(backend, info, gpu);
 	}
 	gpu->control_bytes = bytes;
 	return 0;

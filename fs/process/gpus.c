@@ -21,6 +21,7 @@
 #include "fs/store/record.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/manifest.h"
 #include "lib/procfs.h"
 
 #define FRESH_USEC	  (100 * GCR_USEC_PER_MSEC)
@@ -523,6 +524,15 @@ void gcr_gpus_expire(struct gcr_gpus *gpus)
 	pthread_mutex_lock(&gpus->lock);
 	gpus->expired_usec = gcr_clock_usec();
 	pthread_mutex_unlock(&gpus->lock);
+}
+
+void gcr_gpu_describe(const struct gcr_backend *backend, const struct gcr_gpu_info *info,
+		      struct gcr_manifest_gpu *gpu)
+{
+	memcpy(gpu->uuid, info->uuid, sizeof(gpu->uuid));
+	memcpy(gpu->name, info->name, sizeof(gpu->name));
+	gpu->memory_bytes = info->total_bytes;
+	backend->format_architecture(info, gpu->compute_capability);
 }
 
 uint64_t gcr_gpus_process_bytes(struct gcr_gpus *gpus, pid_t pid)

@@ -16,7 +16,9 @@
 #include "lib/error.h"
 #include "lib/protocol.h"
 
+struct gcr_backend;
 struct gcr_gpus;
+struct gcr_manifest_gpu;
 struct gcr_task;
 
 /*
@@ -54,6 +56,10 @@ int gcr_gpus_ask(struct gcr_gpus *gpus, const struct gcr_vendor *vendor, struct 
 
 /* Marks the figures as out of date: the next reader waits for new ones. */
 void gcr_gpus_expire(struct gcr_gpus *gpus);
+
+/* Describes a GPU in a manifest, but for its index and what is counted for a process. */
+void gcr_gpu_describe(const struct gcr_backend *backend, const struct gcr_gpu_info *info,
+		      struct gcr_manifest_gpu *gpu);
 
 /* VRAM in use by @pid on all GPUs, as last reported; 0 if none. */
 uint64_t gcr_gpus_process_bytes(struct gcr_gpus *gpus, pid_t pid);
