@@ -53,6 +53,24 @@ void gcr_criu_read_output(int fd, char text[static GCR_CRIU_OUTPUT_BYTES + 1])
 	text[got > 0 ? got : 0] = '\0';
 }
 
+/* The variables of the guard. @root_fd: CRIU's descriptor of a dumped tree's root. -ENOMEM. */
+static int add_guard(char *variables[2], const struct gcr_criu_options *options, int root_fd)
+{
+	if (!options->guard)
+		return 0;
+	if (asprintf(&variables[0], "LD_PRELOAD=%s", options->guard) < 0) {
+		variables[0] = NULL;
+		return -ENOMEM;
+	}
+	if (options->action == GCR_CRIU_DUMP &&
+	    asprintf(&variables[1], GCR_CRIU_ROOT_VARIABLE "=%d:%d", (int)options->pid, root_fd) <
+		    0) {
+		variables[1] = NULL;
+		return -ENOMEM;
+	}
+	return 0;
+}
+
 int gcr_criu_start_program(const struct gcr_criu_program *criu, const char *path,
 			   char *const *arguments, const int *fds, size_t count,
 			   const struct gcr_criu_options *options, struct gcr_criu_job *job,
@@ -77,12 +95,8 @@ int gcr_criu_start_program(const struct gcr_criu_program *criu, const char *path
 	program.environment = environment =
 		gcr_environment_copy(unwanted, GCR_ARRAY_SIZE(unwanted), &variables);
 	if (!environment ||
-	    (options && options->guard &&
-	     asprintf(&environment[variables], "LD_PRELOAD=%s", options->guard) < 0)) {
-		if (environment)
-			environment[variables] = NULL;
+	    (options && add_guard(environment + variables, options, (int)count - 1) < 0))
 		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
-	}
 	if (criu->launcher) {
 		r = gcr_launch(criu->launcher, &program, &job->pid, &job->pidfd, &job->connection,
 			       error);
@@ -353,7 +367,8 @@ static int check_options(const struct gcr_criu_options *options, struct gcr_erro
 		return gcr_error_set(error, EINVAL, "the log has to have a name of its own");
 	if (options->hook_program && !dump)
 		return gcr_error_set(error, EINVAL, "only a dump has a hook");
-	if (dump ? options->pid <= 0 || options->inherits_count || options->pidns_program
+	if (dump ? options->pid <= 0 || (options->guard && options->pidfd < 0) ||
+			    options->inherits_count || options->pidns_program
 		 : options->after == GCR_CRIU_AFTER_RUNNING)
 		return gcr_error_set(error, EINVAL, "options that do not belong together");
 	if (!options->libdir || stat(options->libdir, &status) < 0 || !S_ISDIR(status.st_mode))
@@ -401,7 +416,7 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 	if (r < 0)
 		return r;
 	job = gcr_criu_new_job();
-	fds = calloc(fds_count + 2, sizeof(*fds));
+	fds = calloc(fds_count + 3, sizeof(*fds));
 	add_arguments(&arguments, program->path, options);
 	if (!job || !fds || arguments.failed)
 		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
@@ -436,6 +451,9 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 		fds[fds_count++] = report_fd;
 	if (hook_fd >= 0)
 		fds[fds_count++] = hook_fd;
+	/* The last one: see add_guard(). */
+	if (options->action == GCR_CRIU_DUMP && options->guard)
+		fds[fds_count++] = options->pidfd;
 	r = gcr_criu_start_program(program, path, arguments.list, fds, fds_count, options, job,
 				   error);
 	if (r == -ECONNREFUSED || r == -EPROTO)

@@ -26,12 +26,14 @@
  * The program through which CRIU asks whether a dump is to be kept, its descriptor, and the bytes
  * that it sends and receives.
  */
-#define GCR_CRIU_HOOK_PROGRAM "gpucr-hook"
-#define GCR_CRIU_GUARD	      "libgpucr-criu-guard.so"
-#define GCR_CRIU_HOOK_FD      5
-#define GCR_CRIU_HOOK_ASKS    '?'
-#define GCR_CRIU_HOOK_YES     'y'
-#define GCR_CRIU_HOOK_NO      'n'
+#define GCR_CRIU_HOOK_PROGRAM  "gpucr-hook"
+#define GCR_CRIU_GUARD	       "libgpucr-criu-guard.so"
+/* PID:FD, for the guard: the root of a dumped tree, and CRIU's descriptor of its pidfd. */
+#define GCR_CRIU_ROOT_VARIABLE "GPUCR_CRIU_ROOT"
+#define GCR_CRIU_HOOK_FD       5
+#define GCR_CRIU_HOOK_ASKS     '?'
+#define GCR_CRIU_HOOK_YES      'y'
+#define GCR_CRIU_HOOK_NO       'n'
 
 #define GCR_PIDNS_PROGRAM "gpucr-pidns" /* in the directory of the daemon's other helpers */
 
@@ -80,6 +82,7 @@ struct gcr_criu_inherit {
 struct gcr_criu_options {
 	enum gcr_criu_action action;
 	pid_t pid;	      /* dump: the tree's root */
+	int pidfd;	      /* dump with a guard: the root's; stays the caller's */
 	int images_fd;	      /* directory of the images */
 	int work_fd;	      /* directory of the log and the pid file; -1: images_fd */
 	const char *log_name; /* a name in the work directory; an existing file is replaced */
@@ -112,8 +115,8 @@ struct gcr_criu_options {
 	 */
 	const char *hook_program;
 	/*
-	 * The path of GCR_CRIU_GUARD, which keeps other processes away from CRIU's sockets; NULL:
-	 * none.
+	 * The path of GCR_CRIU_GUARD, which keeps other processes away from CRIU's sockets, and
+	 * CRIU from a process that has got the root's pid; NULL: none.
 	 */
 	const char *guard;
 	/*

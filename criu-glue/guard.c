@@ -12,20 +12,30 @@
  *    receiver, which looks into its socket only when the sender has told it to.
  *
  * All other sockets are unaffected.
+ *
+ * CRIU gets the root of a dumped tree by its pid. The guard knows the root by its pidfd, and lets
+ * CRIU trace no other process that was given the pid: from PTRACE_SEIZE on, the pid cannot change
+ * hands. CRIU itself checks the parent of every other process of the tree (4.1.1: criu/seize.c).
  */
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <linux/filter.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include "criu-glue/criu.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -225,4 +235,38 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 	message->msg_namelen = longer.msg_namelen;
 	message->msg_controllen = longer.msg_controllen;
 	return got < (ssize_t)SECRET_BYTES ? 0 : got - (ssize_t)SECRET_BYTES;
+}
+
+/* Has the root, whose pid CRIU has just attached to, been waited for? Then it is another process.
+ */
+static bool is_of_another(pid_t pid)
+{
+	const char *text = getenv(GCR_CRIU_ROOT_VARIABLE);
+	int root, fd;
+
+	return text && sscanf(text, "%d:%d", &root, &fd) == 2 && root == pid &&
+	       syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) < 0;
+}
+
+/* The process is not stopped: it is released when CRIU, which gives up now, ends. */
+EXPORT long ptrace(enum __ptrace_request request, ...)
+{
+	void *address, *data;
+	va_list arguments;
+	long result;
+	pid_t pid;
+
+	REAL(ptrace)
+	va_start(arguments, request);
+	pid = va_arg(arguments, pid_t);
+	address = va_arg(arguments, void *);
+	data = va_arg(arguments, void *);
+	va_end(arguments);
+	result = real(request, pid, address, data);
+	if (result < 0 || request != PTRACE_SEIZE || !is_of_another(pid))
+		return result;
+	fprintf(stderr, "gpucr-criu-guard: process %d has ended, and its pid is another's\n",
+		(int)pid);
+	errno = ESRCH;
+	return -1;
 }

@@ -35,6 +35,7 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 	struct gcr_criu_options options = {
 		.action = GCR_CRIU_DUMP,
 		.pid = dump->members[0].proc.pid,
+		.pidfd = dump->members[0].pidfd,
 		.images_fd = dump->images_fd,
 		.log_name = GCR_CRIU_LOG_NAME,
 		.after = dump->task->command->leave ? GCR_CRIU_AFTER_RUNNING
@@ -53,6 +54,9 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 
 	if (!externals || !hook || !guard)
 		return gcr_error_set(error, ENOMEM, "out of memory");
+	/* If it ends from here on, the guard keeps CRIU from the next process with its pid. */
+	if (gcr_dump_is_gone(&dump->members[0]))
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)options.pid);
 	for (size_t i = 0; i < opens->findings_count; i++)
 		if (opens->findings[i].verdict == GCR_OPEN_EXTERNAL &&
 		    opens->findings[i].has_option)

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "fs/base/credentials.h"
@@ -205,17 +204,11 @@ static int await(struct gcr_dump *dump, struct job *job)
 	return result;
 }
 
-/* Has the process been waited for? From then on its pid may be that of another user's process. */
 static bool is_gone(const struct gcr_dump *dump, pid_t pid)
 {
-	for (size_t i = 0; i < dump->count; i++) {
-		const struct gcr_dump_member *member = &dump->members[i];
-
-		if (member->proc.pid == pid)
-			return member->pidfd < 0 ||
-			       (syscall(SYS_pidfd_send_signal, member->pidfd, 0, NULL, 0) < 0 &&
-				errno == ESRCH);
-	}
+	for (size_t i = 0; i < dump->count; i++)
+		if (dump->members[i].proc.pid == pid)
+			return gcr_dump_is_gone(&dump->members[i]);
 	return true;
 }
 

@@ -92,7 +92,11 @@ static inline int gcr_dump_stopped(struct gcr_dump *dump, struct gcr_error *erro
 
 /* ---- dump_tree.c: the tree, and what prevents a dump ---- */
 
-/* Fills in the members: the processes that the tree has now. Also sets uid and gid. */
+/*
+ * Fills in the members: the processes that the tree has now. Also sets uid and gid. -ESRCH: the
+ * root has ended; this also if the tree has been listed before, and the root's pid is another
+ * process's now. The members are then those of before.
+ */
 int gcr_dump_find_tree(struct gcr_dump *dump, struct gcr_error *error);
 /*
  * Checks that the tasks are those of all GPU processes of the tree and of no others. -EBUSY: a GPU
@@ -121,6 +125,8 @@ bool gcr_dump_root_has_ended(const struct gcr_dump *dump);
  */
 int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error);
 void gcr_dump_forget_tree(struct gcr_dump *dump);
+/* Has the process been waited for? From then on its pid may be that of another process. */
+bool gcr_dump_is_gone(const struct gcr_dump_member *member);
 
 /* ---- dump_owner.c: the owner of the tree ---- */
 

@@ -41,6 +41,55 @@ void gcr_dump_forget_tree(struct gcr_dump *dump)
 	dump->count = 0;
 }
 
+bool gcr_dump_is_gone(const struct gcr_dump_member *member)
+{
+	return member->pidfd < 0 ||
+	       (syscall(SYS_pidfd_send_signal, member->pidfd, 0, NULL, 0) < 0 && errno == ESRCH);
+}
+
+static int open_members(struct gcr_dump_member *members, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		int result = gcr_proc_open(members[i].proc.pid, members[i].proc.start_ticks,
+					   &members[i].pidfd);
+
+		/*
+		 * A process that has ended by now needs no pidfd; any other could not be ended
+		 * without one.
+		 */
+		if (result < 0 && result != -ESRCH)
+			return result;
+	}
+	return 0;
+}
+
+static bool has_parent(const struct gcr_dump_member *members, size_t i)
+{
+	for (size_t j = 0; j < i; j++)
+		if (members[j].proc.pid == members[i].proc.parent)
+			return !gcr_dump_is_gone(&members[j]);
+	return false;
+}
+
+/*
+ * Closes the pidfds of processes that are not below their parents any more. Such a process may be
+ * another one that was given a pid of the tree within the same clock tick, and would be ended with
+ * the tree.
+ */
+static void drop_strangers(struct gcr_dump_member *members, size_t count)
+{
+	for (size_t i = 1; i < count; i++) {
+		struct gcr_proc_stat stat;
+
+		if (members[i].pidfd < 0 ||
+		    (!gcr_proc_stat(members[i].proc.pid, &stat) &&
+		     stat.parent == members[i].proc.parent && has_parent(members, i)))
+			continue;
+		close(members[i].pidfd);
+		members[i].pidfd = -1;
+	}
+}
+
 int gcr_dump_find_tree(struct gcr_dump *dump, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_proc_member *found = NULL;
@@ -57,19 +106,17 @@ int gcr_dump_find_tree(struct gcr_dump *dump, struct gcr_error *error)
 		members[i].proc = found[i];
 		members[i].pidfd = -1;
 	}
-	for (size_t i = 0; i < count && !result; i++) {
-		result = gcr_proc_open(found[i].pid, found[i].start_ticks, &members[i].pidfd);
-		/*
-		 * A process that has ended by now needs no pidfd; any other could not be ended
-		 * without one.
-		 */
-		if (result == -ESRCH)
-			result = 0;
-	}
+	result = open_members(members, count);
 	if (result < 0) {
 		close_members(members, count);
 		return gcr_error_set(error, -result, "the processes of the tree: %s",
 				     strerror(-result));
+	}
+	drop_strangers(members, count);
+	/* After all of this: the number was the root's own until now. */
+	if (dump->count && gcr_dump_is_gone(&dump->members[0])) {
+		close_members(members, count);
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)dump->root);
 	}
 	gcr_dump_forget_tree(dump);
 	dump->members = members;
@@ -196,8 +243,8 @@ static int await_stop_of(const struct gcr_dump_member *member, int64_t until_use
 {
 	struct gcr_proc_stat stat;
 
-	while (!gcr_proc_stat(member->proc.pid, &stat) &&
-	       stat.start_ticks == member->proc.start_ticks && !strchr("tTZX", stat.state)) {
+	while (!gcr_dump_is_gone(member) && !gcr_proc_stat(member->proc.pid, &stat) &&
+	       !strchr("tTZX", stat.state)) {
 		if (gcr_clock_usec() >= until_usec)
 			return gcr_error_set(error, EIO,
 					     "criu has not stopped process %d, and says it had",
