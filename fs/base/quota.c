@@ -198,22 +198,28 @@ static bool takes_descriptors(enum gcr_quota_kind kind)
 }
 
 /*
- * Checks the daemon's use of descriptors. The kernel assigns the lowest free number, so all lower
- * numbers are in use.
+ * Checks the daemon's use of descriptors: may it have @count more? The kernel assigns the lowest
+ * free number, so all lower numbers are in use.
  */
-static int check_descriptors(const struct gcr_quota *quota, struct gcr_error *error)
+static int check_descriptors(const struct gcr_quota *quota, uint64_t count, struct gcr_error *error)
 {
 	_cleanup_close_ int fd = -1;
 
 	if (!quota->descriptors_max)
 		return 0;
 	fd = fcntl(quota->spare_fd, F_DUPFD_CLOEXEC, 0);
-	if (fd >= 0 && (uint64_t)fd < quota->descriptors_max)
+	if (fd >= 0 && (uint64_t)fd + count <= quota->descriptors_max)
 		return 0;
 	return gcr_error_set(error, ENFILE,
 			     "gpucrfs has no descriptors left for users: all of them together use "
 			     "%" PRIu64 "; close files of the mount, or try again later",
 			     quota->descriptors_max);
+}
+
+int gcr_quota_check_descriptors(struct gcr_quota *quota, uid_t uid, uint64_t count,
+				struct gcr_error *error)
+{
+	return gcr_quota_is_limited(quota, uid) ? check_descriptors(quota, count, error) : 0;
 }
 
 /* The user's name in the status and in messages, without blanks. */
@@ -282,7 +288,7 @@ int gcr_quota_take_beyond(struct gcr_quota *quota, enum gcr_quota_kind kind, uid
 	if (!gcr_quota_is_limited(quota, uid))
 		return 0;
 	if (takes_descriptors(kind))
-		result = check_descriptors(quota, error);
+		result = check_descriptors(quota, 1, error);
 	GCR_LOCK_SCOPE(&quota->lock);
 	if (result < 0) {
 		quota->refusals[kind]++;

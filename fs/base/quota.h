@@ -103,6 +103,12 @@ int gcr_quota_take_beyond(struct gcr_quota *quota, enum gcr_quota_kind kind, uid
 /* Charges @amount without a check: for amounts that exist already or cannot be refused. */
 void gcr_quota_count(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid, uint64_t amount,
 		     struct gcr_quota_charge *ret_charge);
+/*
+ * For descriptors that no kind of amount covers, before they are made: would @count more leave the
+ * daemon and root their part? -ENFILE, with @error set; 0 for a user who is not limited.
+ */
+int gcr_quota_check_descriptors(struct gcr_quota *quota, uid_t uid, uint64_t count,
+				struct gcr_error *error);
 /* Gives the amount back, once; an empty charge is allowed. */
 void gcr_quota_release(struct gcr_quota_charge *charge);
 

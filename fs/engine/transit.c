@@ -21,14 +21,16 @@
 #include "lib/pack.h"
 #include "lib/proc_cgroup.h"
 
-#define THREADS_MAX  8
+#define THREADS_MAX   8
 /* Bytes for each thread, and bytes that a thread takes at a time. */
-#define SHARE_BYTES  (64ull << 20)
-#define PIECE_BYTES  (32ull << 20)
-#define BUFFER_BYTES (1ull << 20) /* fits into a processor's cache */
-#define GRAIN_BYTES  (64u << 10)  /* least run of zeros that becomes a hole */
-#define NAME_BYTES   24
-#define LOOK_USEC    (50 * GCR_USEC_PER_MSEC)
+#define SHARE_BYTES   (64ull << 20)
+#define PIECE_BYTES   (32ull << 20)
+#define BUFFER_BYTES  (1ull << 20) /* fits into a processor's cache */
+#define GRAIN_BYTES   (64u << 10)  /* least run of zeros that becomes a hole */
+#define NAME_BYTES    24
+/* Files made before the descriptors in use are looked at again. */
+#define FILES_CHECKED 64
+#define LOOK_USEC     (50 * GCR_USEC_PER_MSEC)
 
 struct gcr_transit {
 	/* constant after creation */
@@ -130,29 +132,64 @@ static int check_memory(const struct gcr_transit *transit, enum gcr_transit_way 
 	return result ? result : check_room_of(getpid(), 2 * bytes, error);
 }
 
-static int make_files(struct gcr_transit *transit)
+/* Sets @error. */
+static int make_files(struct gcr_transit *transit, struct gcr_quota *quota, struct gcr_error *error)
 {
-	transit->fds = calloc(transit->snapshot->count - transit->first, sizeof(*transit->fds));
-	if (!transit->fds)
-		return -ENOMEM;
-	for (size_t i = transit->first; i < transit->snapshot->count; i++) {
-		int fd = open_named(transit, i, O_RDWR | O_CREAT | O_EXCL);
+	size_t count = transit->snapshot->count - transit->first;
+	int result = 0;
 
-		if (fd < 0)
-			return fd;
-		transit->fds[transit->fds_count++] = fd;
-		if (ftruncate(fd, (off_t)bytes_of(transit, i)) < 0)
-			return -errno;
+	transit->fds = calloc(count, sizeof(*transit->fds));
+	if (!transit->fds)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < count; i++) {
+		size_t left = count - i;
+		int fd;
+
+		/* Other verbs make files at the same time. */
+		if (i % FILES_CHECKED == 0)
+			result = gcr_quota_check_descriptors(
+				quota, transit->uid, left < FILES_CHECKED ? left : FILES_CHECKED,
+				error);
+		if (result < 0)
+			return result;
+		fd = open_named(transit, transit->first + i, O_RDWR | O_CREAT | O_EXCL);
+		if (fd >= 0)
+			transit->fds[transit->fds_count++] = fd;
+		if (fd < 0 || ftruncate(fd, (off_t)bytes_of(transit, transit->first + i)) < 0)
+			return gcr_error_set(error, fd < 0 ? -fd : errno,
+					     "files for its managed memory cannot be made: %s",
+					     strerror(fd < 0 ? -fd : errno));
 	}
 	return 0;
 }
 
-int gcr_transit_create(struct gcr_snapshot *snapshot, size_t first, uid_t uid,
-		       enum gcr_transit_way way, struct gcr_transit **ret_transit,
+static int make(struct gcr_transit *transit, enum gcr_transit_way way, struct gcr_quota *quota,
+		struct gcr_error *error)
+{
+	const struct gcr_snapshot *snapshot = transit->snapshot;
+	int result;
+
+	if (!gcr_transit_is_apart(snapshot) || transit->first == snapshot->count)
+		return 0;
+	result = gcr_emptying_check(transit->uid, error);
+	if (!result)
+		result = check_memory(transit, way, error);
+	if (result < 0)
+		return result;
+	result = gcr_store_mount_apart(snapshot->store, size_of(transit), &transit->fd);
+	if (result < 0)
+		return gcr_error_set(error, -result,
+				     "files for its managed memory cannot be made: %s",
+				     strerror(-result));
+	return make_files(transit, quota, error);
+}
+
+int gcr_transit_create(struct gcr_snapshot *snapshot, size_t first, struct gcr_quota *quota,
+		       uid_t uid, enum gcr_transit_way way, struct gcr_transit **ret_transit,
 		       struct gcr_error *error)
 {
 	struct gcr_transit *transit = calloc(1, sizeof(*transit));
-	int result = 0;
+	int result;
 
 	if (!transit)
 		return gcr_error_set(error, ENOMEM, "out of memory");
@@ -163,21 +200,7 @@ int gcr_transit_create(struct gcr_snapshot *snapshot, size_t first, uid_t uid,
 	atomic_init(&transit->is_over, false);
 	pthread_mutex_init(&transit->lock, NULL);
 	pthread_cond_init(&transit->ended, NULL);
-	if (gcr_transit_is_apart(snapshot) && first < snapshot->count) {
-		result = gcr_emptying_check(uid, error);
-		if (!result)
-			result = check_memory(transit, way, error);
-		if (!result) {
-			result = gcr_store_mount_apart(snapshot->store, size_of(transit),
-						       &transit->fd);
-			if (!result)
-				result = make_files(transit);
-			if (result < 0)
-				gcr_error_set(error, -result,
-					      "files for its managed memory cannot be made: %s",
-					      strerror(-result));
-		}
-	}
+	result = make(transit, way, quota, error);
 	if (result < 0) {
 		gcr_transit_destroy(transit, false);
 		return result;

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import resource
 import signal
 import stat
 import sys
@@ -278,6 +279,25 @@ def test_file_that_is_cut():
         del library.kept[:]
         library.on[FILES] = check_all
         machine.must(library.pid, 'thaw')
+
+
+def test_many_files():
+    """Each file keeps a descriptor of the daemon: a user leaves root its part of them."""
+    harness.needs_cuda('managed memory')
+    limit = 512
+    with vmm.machine(start=False) as machine:
+        machine.start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
+        library = Library(machine, uid=ALICE)
+        uuid = gpu_uuid(machine)
+        library.on[LIST] = again(library, lists(
+            *[((1 << 40) + index * 2 * MIB, 4096, index + 1, uuid, MANAGED)
+              for index in range(limit)]))
+        equal(machine.write(library.pid, 'freeze'), 'ENFILE', machine.error(library.pid))
+        check('no descriptors left for users' in machine.error(library.pid),
+              machine.error(library.pid))
+        equal(machine.state(library.pid), 'running')
+        open_now = len(os.listdir(f'/proc/{machine.daemon.pid}/fd'))
+        check(open_now < limit // 4, f'{open_now} descriptors are open')
 
 
 def test_daemon_is_killed_as_bytes_come_back():

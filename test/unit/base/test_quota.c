@@ -279,9 +279,13 @@ static void test_descriptors(void)
 	CHECK(!gcr_quota_take(quota, GCR_QUOTA_TEXT, ALICE, 1, &charge, &error));
 	gcr_quota_release(&charge);
 	CHECK(!gcr_quota_take(quota, GCR_QUOTA_OPEN_FILES, 0, 1, &charge, &error));
+	CHECK(gcr_quota_check_descriptors(quota, ALICE, 1, &error) == -ENFILE);
+	CHECK(!gcr_quota_check_descriptors(quota, 0, 1000, &error));
 	close(more);
 	CHECK(!gcr_quota_take(quota, GCR_QUOTA_OPEN_FILES, ALICE, 1, &charge, &error));
 	gcr_quota_release(&charge);
+	CHECK(!gcr_quota_check_descriptors(quota, ALICE, 1, &error));
+	CHECK(gcr_quota_check_descriptors(quota, ALICE, 2, &error) == -ENFILE);
 	gcr_quota_destroy(quota);
 	CHECK(gcr_quota_descriptors(1024) == 768 && gcr_quota_descriptors(524288) == 516096);
 }
