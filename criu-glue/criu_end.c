@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "criu-glue/criu_private.h"
+#include "criu-glue/launch.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -95,7 +96,11 @@ void gcr_criu_cancel(struct gcr_criu_job *job)
 		return;
 	job->stopped_by_us = true;
 	gcr_criu_answer(job, false);
-	prlimit(job->pid, RLIMIT_FSIZE, &none, NULL);
+	if (job->is_launched && job->connection >= 0)
+		gcr_launch_stop_writes(job->connection);
+	/* Our child, which keeps its pid until gcr_criu_reap(). */
+	if (!job->is_launched)
+		prlimit(job->pid, RLIMIT_FSIZE, &none, NULL);
 }
 
 int gcr_criu_stop(struct gcr_criu_job *job, int64_t grace_usec)

@@ -315,6 +315,13 @@ int gcr_launch(const char *socket_path, const struct gcr_program *program, pid_t
 	return 0;
 }
 
+void gcr_launch_stop_writes(int connection)
+{
+	const char word = GCR_LAUNCH_NO_WRITES;
+
+	gcr_launch_send(connection, &word, 1, NULL, 0);
+}
+
 int gcr_launch_status(int connection, int *ret_wait_status)
 {
 	struct gcr_launch_reply reply;

@@ -14,6 +14,8 @@
  *   daemon:   GCR_LAUNCH_GO. If the connection ends before, nothing is started.
  *   launcher: STARTED, with the program's pidfd; or FAILED. If the connection ends before STARTED
  *             could be sent, nothing is started, or the program is killed at once.
+ *   daemon:   GCR_LAUNCH_NO_WRITES at any time: from then on the program can write to no file.
+ *             It is the launcher that knows whose the pid still is.
  *   launcher: ENDED
  *
  * If the daemon closes the connection after STARTED, the program keeps running, as it would if the
@@ -34,6 +36,7 @@
 #define GCR_LAUNCH_FDS_MAX   128u /* below SCM_MAX_FD, 253 */
 #define GCR_LAUNCH_MORE	     'm'
 #define GCR_LAUNCH_GO	     'g'
+#define GCR_LAUNCH_NO_WRITES 'w'
 #define GCR_LAUNCH_DATA_MAX  (16u << 20) /* execve(2) takes two megabytes */
 #define GCR_LAUNCH_COUNT_MAX (1u << 20)
 #define GCR_LAUNCH_WAIT_MSEC 10000 /* for the other end, in steps that cannot take long */
@@ -87,6 +90,9 @@ int gcr_launch(const char *socket_path, const struct gcr_program *program, pid_t
  * program has not ended; -EPIPE: the launcher has ended, so the status is lost.
  */
 int gcr_launch_status(int connection, int *ret_wait_status);
+
+/* Lets the program write to no file any more (RLIMIT_FSIZE 0), if it has not ended. */
+void gcr_launch_stop_writes(int connection);
 
 /* ---- for both ends ---- */
 

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -200,21 +201,43 @@ static int tell(enum gcr_launch_word word, int value, const int *pidfd)
 	return gcr_launch_send(CONNECTION, &reply, sizeof(reply), pidfd, pidfd ? 1 : 0);
 }
 
+/* From now on the program, which has not been waited for, can write to no file. */
+static void stop_writes(pid_t pid)
+{
+	const struct rlimit none = {0, 0};
+
+	prlimit(pid, RLIMIT_FSIZE, &none, NULL);
+}
+
 /*
- * A restore whose daemon has died is useless and must not continue: the next daemon, which cannot
- * see it, may restore the same tree. CRIU's whole session is killed; the restored tree is in
- * another session.
+ * Serves the daemon until the program has ended. @ends_with_daemon: a restore whose daemon has died
+ * is useless and must not continue: the next daemon, which cannot see it, may restore the same
+ * tree. CRIU's whole session is killed; the restored tree is in another session.
  */
-static void end_with_daemon(pid_t pid, int pidfd)
+static void serve(pid_t pid, int pidfd, bool ends_with_daemon)
 {
 	struct pollfd fds[] = {
 		{.fd = pidfd, .events = POLLIN},
-		{.fd = CONNECTION, .events = POLLRDHUP},
+		{.fd = CONNECTION, .events = POLLIN},
 	};
+	char word;
 
-	while (poll(fds, GCR_ARRAY_SIZE(fds), -1) < 0 && errno == EINTR)
-		;
-	if (!fds[0].revents) {
+	for (;;) {
+		ssize_t got;
+
+		if (poll(fds, GCR_ARRAY_SIZE(fds), -1) < 0)
+			continue;
+		if (fds[0].revents)
+			return;
+		got = recv(CONNECTION, &word, 1, MSG_DONTWAIT);
+		if (got == 1 && word == GCR_LAUNCH_NO_WRITES)
+			stop_writes(pid);
+		if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR)))
+			continue;
+		/* The daemon has died. */
+		fds[1].fd = -1;
+		if (!ends_with_daemon)
+			continue;
 		kill(-pid, SIGKILL);
 		kill(pid, SIGKILL);
 	}
@@ -245,8 +268,7 @@ static int run(const struct order *order)
 		kill(pid, SIGKILL);
 	for (size_t i = 0; i < order->fds_count; i++)
 		close(order->fds[i]);
-	if (order->program.ends_with_starter)
-		end_with_daemon(pid, pidfd);
+	serve(pid, pidfd, order->program.ends_with_starter);
 	while (waitpid(pid, &status, 0) < 0)
 		if (errno != EINTR)
 			return fail("the program cannot be waited for", errno);
