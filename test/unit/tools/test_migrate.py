@@ -378,6 +378,17 @@ def test_words_of_the_other_host():
             check(world.err.replace('\n', '').isprintable() and world.err.isascii(), repr(world.err))
 
 
+def test_endless_words_of_the_other_host():
+    """It cannot fill this host's disk."""
+    for stream in '', ' >&2':
+        with World() as world:
+            write(f'{world.root}/bin/evil', f'#!/bin/sh\nexec yes gpucr-migrate a{stream}\n')
+            os.chmod(f'{world.root}/bin/evil', 0o755)
+            check(world.run('--rsh', 'evil') == 1, world.err)
+            check('does not answer' in world.err, world.err[-200:])
+            check(world.lives('here') and world.state('here', '4711') == 'running', 'it runs')
+
+
 def test_complaints_of_the_other_host():
     """Nor does what its shell says beside the answers."""
     with World() as world:
