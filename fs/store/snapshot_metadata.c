@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "lib/beneath.h"
 #include "lib/extent.h"
 #include "lib/manifest.h"
 
@@ -127,6 +128,21 @@ static int compare(const struct gcr_snapshot *snapshot, const struct gcr_manifes
 	return 0;
 }
 
+int gcr_snapshot_read_manifest(const struct gcr_snapshot *snapshot,
+			       struct gcr_manifest **ret_manifest, struct gcr_error *error)
+{
+	uint64_t bytes_max = gcr_snapshot_manifest_bytes(snapshot->count);
+	_cleanup_free_ void *bytes = NULL;
+	size_t size = 0;
+	int result;
+
+	if (bytes_max > GCR_MANIFEST_BYTES_MAX)
+		bytes_max = GCR_MANIFEST_BYTES_MAX;
+	result = gcr_beneath_read(gcr_snapshot_root(snapshot), GCR_MANIFEST_NAME, bytes_max, &bytes,
+				  &size, error);
+	return result < 0 ? result : gcr_manifest_parse(bytes, size, ret_manifest, error);
+}
+
 int gcr_snapshot_read_digests(const struct gcr_snapshot *snapshot, struct gcr_digest **ret_digests,
 			      struct gcr_error *error)
 {
@@ -136,7 +152,7 @@ int gcr_snapshot_read_digests(const struct gcr_snapshot *snapshot, struct gcr_di
 	const char *name = GCR_DIGESTS_NAME;
 	int result;
 
-	result = gcr_manifest_read(root, &manifest, error);
+	result = gcr_snapshot_read_manifest(snapshot, &manifest, error);
 	if (!result)
 		result = compare(snapshot, manifest, error);
 	if (result < 0)

@@ -425,6 +425,14 @@ int gcr_snapshot_seal(struct gcr_snapshot *snapshot, struct gcr_manifest *manife
 		      const struct gcr_digest *digests, struct gcr_error *error);
 
 /*
+ * Read the manifest, which users may have replaced: nothing in it is compared with the snapshot. A
+ * file that is larger than a manifest of this snapshot can be is not read. Errors, with a message:
+ * those of gcr_manifest_read().
+ */
+int gcr_snapshot_read_manifest(const struct gcr_snapshot *snapshot,
+			       struct gcr_manifest **ret_manifest, struct gcr_error *error);
+
+/*
  * Read the digests; the caller frees them. Checks both metadata files: -EIO: they do not belong to
  * this snapshot; -ENOMEM; with a message.
  */

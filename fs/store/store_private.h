@@ -462,6 +462,8 @@ void gcr_store_stop_filler(struct gcr_store *store);
 uint64_t gcr_snapshot_resident_bytes(const struct gcr_snapshot *snapshot, bool *ret_complete);
 /* The most that the table and the metadata of these extents take. */
 uint64_t gcr_snapshot_metadata_bytes(const struct gcr_extent *extents, size_t count);
+/* The most that the text of a manifest of @count allocations takes, without a tree and images. */
+uint64_t gcr_snapshot_manifest_bytes(size_t count);
 /* snapshot_folder.c */
 int gcr_snapshot_attach_folder(struct gcr_snapshot *snapshot);
 /* May a user have the file open or mapped? Then its bytes must not change. */
