@@ -281,21 +281,60 @@ uid_t gcr_folder_owner(const struct gcr_folder *folder)
 	return atomic_load(&folder->owner);
 }
 
-uint64_t gcr_folder_resident_bytes(struct gcr_folder *folder)
+/*
+ * The account, or NULL. The pending change delays gcr_folder_take_room() until
+ * gcr_folder_end_change().
+ */
+static struct gcr_room *use_room(struct gcr_folder *folder)
 {
-	uint64_t bytes = 0;
+	struct gcr_room *room;
 
-	/*
-	 * The pending change delays gcr_folder_take_room() until the account is no longer used
-	 * here.
-	 */
 	pthread_mutex_lock(&folder->lock);
 	folder->changes++;
+	room = folder->room;
 	pthread_mutex_unlock(&folder->lock);
-	if (folder->room)
-		bytes = gcr_room_resident_bytes(folder->room);
+	return room;
+}
+
+uint64_t gcr_folder_resident_bytes(struct gcr_folder *folder)
+{
+	const struct gcr_room *room = use_room(folder);
+	uint64_t bytes = room ? gcr_room_resident_bytes(room) : 0;
+
 	gcr_folder_end_change(folder);
 	return bytes;
+}
+
+int gcr_folder_take_growth(struct gcr_folder *folder, uint64_t bytes)
+{
+	struct gcr_room *room = use_room(folder);
+	int result = room ? gcr_room_take(room, atomic_load(&folder->owner), bytes) : 0;
+
+	gcr_folder_end_change(folder);
+	return result;
+}
+
+void gcr_folder_recount(struct gcr_folder *folder, ino_t ino, uint64_t bytes)
+{
+	struct gcr_folder_inode *inode;
+	GCR_LOCK_SCOPE(&folder->lock);
+
+	inode = gcr_folder_inode_find(folder, ino);
+	/* No user changes the file during a verb, so its change_lock is not needed. */
+	if (inode)
+		inode->counted_bytes = bytes + gcr_folder_packed_bytes(inode->packed);
+}
+
+void gcr_folder_settle_growth(struct gcr_folder *folder, uint64_t taken_bytes,
+			      uint64_t before_bytes, uint64_t after_bytes)
+{
+	struct gcr_room *room = use_room(folder);
+
+	if (room) {
+		gcr_room_settle(room, taken_bytes, before_bytes, after_bytes);
+		gcr_room_trim(room);
+	}
+	gcr_folder_end_change(folder);
 }
 
 /* ---- names ---- */

@@ -68,6 +68,20 @@ bool gcr_folder_is_touched(const struct gcr_folder *folder);
 /* Mark the folder as changed. Errors are those of config->touch. */
 int gcr_folder_touch(struct gcr_folder *folder);
 
+/*
+ * For a verb that writes files of the folder by itself. Take room for @bytes more, within the
+ * limits of the folder's owner; 0 without an account. -ENOSPC, -EDQUOT, -ESTALE.
+ */
+int gcr_folder_take_growth(struct gcr_folder *folder, uint64_t bytes);
+/*
+ * The file with this inode number now has @bytes allocated. To be called for each of the files
+ * before gcr_folder_settle_growth(), which ends promises of @taken_bytes in all: the files had
+ * @before_bytes together, and now have @after_bytes.
+ */
+void gcr_folder_recount(struct gcr_folder *folder, ino_t ino, uint64_t bytes);
+void gcr_folder_settle_growth(struct gcr_folder *folder, uint64_t taken_bytes,
+			      uint64_t before_bytes, uint64_t after_bytes);
+
 /* The user for whom the folder's bytes count. */
 uid_t gcr_folder_owner(const struct gcr_folder *folder);
 /* Memory that its files take according to its account; 0 without an account. */

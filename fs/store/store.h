@@ -454,6 +454,18 @@ int gcr_snapshot_begin_verb(struct gcr_snapshot *snapshot, struct gcr_error *err
 void gcr_snapshot_end_verb(struct gcr_snapshot *snapshot);
 
 /*
+ * A verb writes once more to the files of a complete snapshot, those from @first on. Users may have
+ * made holes in them since, and use the room for other files, so from now on the files count with
+ * the memory that they have, *ret_bytes together. -ENOMEM, -EMFILE, ...
+ */
+int gcr_snapshot_begin_growth(struct gcr_snapshot *snapshot, size_t first, uint64_t *ret_bytes);
+/* Take room for @bytes more of these files: -ENOSPC, -EDQUOT, -ESTALE. From any thread. */
+int gcr_snapshot_take_growth(struct gcr_snapshot *snapshot, uint64_t bytes);
+/* The files, which had @before_bytes, are written; @taken_bytes were taken for them. */
+void gcr_snapshot_settle_growth(struct gcr_snapshot *snapshot, size_t first, uint64_t taken_bytes,
+				uint64_t before_bytes);
+
+/*
  * Discard a snapshot that is no longer needed. Its files go back to the process's pool as far as -o
  * pool= allows; a thread of the store unlinks the others (16 GiB take a while). Open files stay
  * readable, and their bytes count until they are closed. Drops the caller's reference.
