@@ -82,6 +82,13 @@ void gcr_folder_recount(struct gcr_folder *folder, ino_t ino, uint64_t bytes);
 void gcr_folder_settle_growth(struct gcr_folder *folder, uint64_t taken_bytes,
 			      uint64_t before_bytes, uint64_t after_bytes);
 
+/*
+ * For a verb, too: move the regular file @name from the directory @from_fd, which no user reaches,
+ * into the folder's own directory. A file of this name is replaced, as if a user had removed it.
+ * The new file counts from then on; no room is taken for it. -EISDIR, -ENOSPC, ...
+ */
+int gcr_folder_put(struct gcr_folder *folder, int from_fd, const char *name);
+
 /* The user for whom the folder's bytes count. */
 uid_t gcr_folder_owner(const struct gcr_folder *folder);
 /* Memory that its files take according to its account; 0 without an account. */

@@ -17,6 +17,7 @@ import harness
 import vmm
 from harness import MIB, check, equal, same_for_both, wait_for
 from library import FILES, LIST, OUT, SETTLE, Library
+from mapping import Mapping
 from stuck import StuckWrite
 from test_lying_library import MANAGED, gpu_uuid, lists
 from test_vmm_managed import WRITES, Writers, kill_daemon
@@ -352,6 +353,45 @@ def test_changes_that_come_back_count():
         path, = (f'{root}/vram/{name}' for name in os.listdir(f'{root}/vram'))
         check(read_bytes(path) == changed, 'the changes')
         check(at_first - store_free(machine) <= counted(machine), 'what counts')
+
+
+def test_mapped_files_in_place_of_the_metadata():
+    """A user moves what he has mapped to names that a thaw which fails writes: its memory does not
+    outlive it uncounted."""
+    with machine_with_store() as machine:
+        if machine.status_of_all()['passthrough'] != 'yes':
+            raise harness.Skip('the kernel maps no file of the mount past the daemon')
+        at_first = store_free(machine)
+        library = lying(machine, uid=ALICE)
+        library.on[FILES] = write_all
+        machine.must(library.pid, 'freeze')
+        root = machine.path(library.pid, 'snapshot')
+        equal(as_user(lambda: os.mkdir(f'{root}/d') or 0), 0)
+        mappings = []
+
+        def put():
+            with open(f'{root}/d/big', 'wb', buffering=0) as file:
+                return file.write(b'x' * MIB)
+
+        for name in '.digests.new', '.manifest.new':
+            equal(as_user(put), MIB)
+            mappings.append(Mapping(f'{root}/d/big'))
+            equal(as_user(lambda name=name: os.rename(f'{root}/d/big', f'{root}/{name}') or 0), 0)
+            del library.kept[:]
+            library.on[SETTLE] = fails_with(lambda: content(SIZE)[:SIZE])
+            equal(machine.write(library.pid, 'thaw'), 'EIO')
+            equal(machine.state(library.pid), 'frozen', machine.error(library.pid))
+            used = at_first - store_free(machine)
+            check(used <= counted(machine), f'{name}: {used} bytes, {counted(machine)} counted')
+        names = sorted(os.listdir(root))
+        del library.kept[:]
+        machine.must(library.pid, 'thaw')
+        wait_for(lambda: counted(machine) == 0 and at_first == store_free(machine),
+                 'all to be free, mapped or not')
+        # These names are his own.
+        equal(names, ['.digests.new', '.manifest.new', 'd', 'digests', 'manifest', 'vram'])
+        for mapping in mappings:
+            mapping.close()
 
 
 def test_no_holes_where_a_user_may_have_mapped():
