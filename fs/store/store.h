@@ -68,7 +68,13 @@ struct gcr_store_figures {
 	uint64_t pending_bytes; /* of used_bytes: not allocated yet (part of MemAvailable) */
 	bool survives_restart;
 };
+/*
+ * pending_bytes: the files of each freeze under way are looked at, with the store's lock held; not
+ * by each call if they are many.
+ */
 void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_figures);
+/* The same with 0 pending_bytes: no file is looked at. */
+void gcr_store_counted_figures(struct gcr_store *store, struct gcr_store_figures *ret_figures);
 
 /*
  * Create a snapshot with room for @extents (gpu_index filled in; the array is copied): a directory

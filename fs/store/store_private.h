@@ -86,6 +86,9 @@ struct gcr_snapshot {
 	bool is_adopted; /* the files also belong to a place, which counts them */
 	bool is_touched; /* a user may have changed its tree: the folder has the account */
 	bool has_pages;	 /* all of its files have their pages */
+	/* Memory that its files had when they were looked at, and when that may be done again. */
+	uint64_t seen_bytes;
+	int64_t look_usec;
 
 	/* populating: guarded by the store's lock, too */
 	struct gcr_snapshot *next_job;
