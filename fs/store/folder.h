@@ -45,12 +45,15 @@ struct gcr_folder_config {
 	void *data;
 };
 
-/* -ENOMEM, -EMFILE. */
+/* -ENOMEM, -EMFILE, -ENFILE. */
 int gcr_folder_create(const struct gcr_folder_config *config, struct gcr_folder **ret_folder);
 struct gcr_folder *gcr_folder_ref(struct gcr_folder *folder);
 void gcr_folder_unref(struct gcr_folder *folder); /* NULL is allowed */
 
-/* A number of GCR_FOLDER_NUMBER_BITS, unique among the existing folders. */
+/*
+ * A number of GCR_FOLDER_NUMBER_BITS, unique among the existing folders and those of which the
+ * kernel knows items.
+ */
 uint32_t gcr_folder_number(const struct gcr_folder *folder);
 /* Returns a reference to the folder of this number, or -ESTALE. */
 int gcr_folder_find(uint32_t number, struct gcr_folder **ret_folder);
@@ -123,7 +126,7 @@ uint64_t gcr_folder_orphan_all(struct gcr_folder *folder);
 
 struct gcr_folder_entry {
 	uint32_t item;
-	uint64_t generation; /* of the item's number, which may be reused */
+	uint64_t generation; /* of the item, whose number may be reused; unique among all folders */
 	struct stat stat;
 };
 
@@ -136,6 +139,8 @@ struct gcr_folder_entry {
 int gcr_folder_lookup(struct gcr_folder *folder, uint32_t parent, const char *name,
 		      struct gcr_folder_entry *ret_entry);
 void gcr_folder_forget(struct gcr_folder *folder, uint32_t item, uint64_t count);
+/* The same for the folder of this number, which may be gone: its number is free after the last. */
+void gcr_folder_forget_of(uint32_t number, uint32_t item, uint64_t count);
 int gcr_folder_mkdir(struct gcr_folder *folder, uint32_t parent, const char *name, mode_t mode,
 		     uid_t uid, gid_t gid, struct gcr_folder_entry *ret_entry);
 int gcr_folder_remove(struct gcr_folder *folder, uint32_t parent, const char *name,
