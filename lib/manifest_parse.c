@@ -16,11 +16,16 @@
 #include "lib/uuid.h"
 
 /*
- * Limits for the JSON library, whatever a manifest contains: it recurses for each level, and needs
- * some 100 bytes for a value. The largest valid manifest has 2.9 million values.
+ * Limits for the JSON library, whatever a manifest contains: it recurses for each level, and takes
+ * memory for each object, array and value. In a valid manifest, which has long lines, this memory
+ * is a small multiple of the text. The largest valid manifest has 2.9 million values.
  */
-#define DEPTH_MAX  32u
-#define VALUES_MAX (3u << 20)
+#define DEPTH_MAX	32u
+#define VALUES_MAX	(3u << 20)
+#define CONTAINER_BYTES 256u
+#define VALUE_BYTES	128u
+#define MEMORY_FACTOR	16u
+#define MEMORY_FREE	(64u << 10) /* for the short texts of a manifest with few items */
 
 /* Checks the digits at the end, the digest of everything before them. */
 static int check_end(const char *text, size_t size, struct gcr_error *error)
@@ -47,10 +52,15 @@ static int check_end(const char *text, size_t size, struct gcr_error *error)
 	return 0;
 }
 
-/* Checks depth and number of values before the JSON library parses the text. */
+/*
+ * Checks depth, number of values and the memory that they take before the JSON library parses the
+ * text.
+ */
 static int check_shape(const char *text, size_t size, struct gcr_error *error)
 {
+	uint64_t memory_max = MEMORY_FREE + (uint64_t)MEMORY_FACTOR * size;
 	unsigned int depth = 0, values = 0;
+	uint64_t memory = 0;
 	bool in_string = false;
 
 	for (size_t i = 0; i < size; i++) {
@@ -65,6 +75,7 @@ static int check_shape(const char *text, size_t size, struct gcr_error *error)
 		case '{':
 			depth += !in_string;
 			values += !in_string;
+			memory += in_string ? 0 : CONTAINER_BYTES + VALUE_BYTES;
 			break;
 		case ']':
 		case '}':
@@ -73,6 +84,7 @@ static int check_shape(const char *text, size_t size, struct gcr_error *error)
 			break;
 		case ',':
 			values += !in_string;
+			memory += in_string ? 0 : VALUE_BYTES;
 			break;
 		default:
 			break;
@@ -83,6 +95,9 @@ static int check_shape(const char *text, size_t size, struct gcr_error *error)
 		if (values > VALUES_MAX)
 			return gcr_error_set(error, E2BIG, "it has more than %u values",
 					     VALUES_MAX);
+		if (memory > memory_max)
+			return gcr_error_set(error, E2BIG,
+					     "it has more values than a text of its length can");
 	}
 	return 0;
 }

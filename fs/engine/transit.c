@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "fs/engine/emptying.h"
+#include "fs/store/inodes.h"
 #include "fs/store/store_private.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -52,9 +53,12 @@ struct gcr_transit {
 	unsigned int running_count; /* threads that have not ended; guarded by lock */
 	pthread_cond_t ended;	    /* used with lock */
 	enum gcr_transit_way way;
-	atomic_bool is_over; /* stop copying: the copy has failed, or is given up */
+	atomic_bool is_over;   /* stop copying: the copy has failed, or is given up */
+	bool is_counted;       /* taken_bytes are yet to be settled */
+	uint64_t before_bytes; /* of the store's files, when the copy began */
 
 	pthread_mutex_t lock; /* guards the following fields */
+	uint64_t taken_bytes; /* room that was taken for the copy */
 	size_t next;	      /* extent and offset of the next piece */
 	uint64_t offset;
 	struct gcr_error error;
@@ -222,6 +226,10 @@ struct piece {
 	size_t index;
 	uint64_t offset;
 	uint64_t end;
+	bool keeps_memory;   /* the store's file may be mapped, so no hole is made in it */
+	bool grows;	     /* room has to be taken before memory is allocated in it */
+	bool is_shared;	     /* another folder has counted the file as it is */
+	uint64_t paid_until; /* for the pages before, room has been taken */
 };
 
 static bool next_piece(struct gcr_transit *transit, struct piece *ret_piece)
@@ -282,6 +290,29 @@ static int punch(int fd, uint64_t offset, uint64_t bytes)
 		       : 0;
 }
 
+/* Write over the data that the file has there; its holes stay. */
+static int write_over(int fd, const char *zeros, size_t bytes, uint64_t offset)
+{
+	uint64_t end = offset + bytes;
+	uint64_t at = offset;
+	int result = 0;
+
+	while (at < end && !result) {
+		off_t data = lseek(fd, (off_t)at, SEEK_DATA);
+		off_t hole = data < 0 ? -1 : lseek(fd, data, SEEK_HOLE);
+
+		if (data < 0)
+			return errno == ENXIO ? 0 : -errno;
+		if (hole < 0)
+			return -errno;
+		if ((uint64_t)data >= end)
+			break;
+		at = (uint64_t)hole < end ? (uint64_t)hole : end;
+		result = write_all(fd, zeros, at - (uint64_t)data, (uint64_t)data);
+	}
+	return result;
+}
+
 /*
  * Length of the run, in grains, at the start of @buffer that is all zero (*ret_zero) or all
  * non-zero.
@@ -303,12 +334,47 @@ static size_t run_of(const char *buffer, size_t bytes, bool *ret_zero)
 }
 
 /*
+ * Take room for the pages in which @fd, a file of the store, has no data at @offset, before it is
+ * written there.
+ */
+static int pay(struct gcr_transit *transit, struct piece *piece, int fd, uint64_t offset,
+	       uint64_t bytes)
+{
+	uint64_t first = offset / GCR_STORE_PAGE_BYTES * GCR_STORE_PAGE_BYTES;
+	uint64_t end = gcr_store_cost(offset + bytes);
+	off_t hole;
+	int result;
+
+	if (!piece->grows)
+		return 0;
+	if (first < piece->paid_until)
+		first = piece->paid_until;
+	if (first >= end)
+		return 0;
+	hole = lseek(fd, (off_t)offset, SEEK_HOLE);
+	if (hole < 0 && errno != ENXIO)
+		return -errno;
+	if (hole >= 0 && (uint64_t)hole >= offset + bytes)
+		return 0;
+	if (piece->is_shared)
+		return -EBUSY;
+	result = gcr_snapshot_take_growth(transit->snapshot, end - first);
+	if (result < 0)
+		return result;
+	piece->paid_until = end;
+	GCR_LOCK_SCOPE(&transit->lock);
+	transit->taken_bytes += end - first;
+	return 0;
+}
+
+/*
  * Copy from a file that a library may have open for writing. Only read(2) takes no lock that the
  * library can hold for ever: lseek(2) and all calls that change the file take the inode's lock,
  * which a write holds while it reads the writer's memory. Therefore zeros are found in the bytes
  * read, and become holes in the store, whatever was there before.
  */
-static int copy_out(int from_fd, int to_fd, const struct piece *piece, char *buffer)
+static int copy_out(struct gcr_transit *transit, int from_fd, int to_fd, struct piece *piece,
+		    char *buffer)
 {
 	uint64_t offset = piece->offset;
 	int result = 0;
@@ -321,8 +387,15 @@ static int copy_out(int from_fd, int to_fd, const struct piece *piece, char *buf
 			bool zero = false;
 
 			run = run_of(buffer + at, bytes - at, &zero);
-			result = zero ? punch(to_fd, offset + at, run)
-				      : write_all(to_fd, buffer + at, run, offset + at);
+			if (zero) {
+				result = piece->keeps_memory
+						 ? write_over(to_fd, buffer + at, run, offset + at)
+						 : punch(to_fd, offset + at, run);
+				continue;
+			}
+			result = pay(transit, piece, to_fd, offset + at, run);
+			if (!result)
+				result = write_all(to_fd, buffer + at, run, offset + at);
 		}
 		offset += bytes;
 	}
@@ -357,9 +430,32 @@ static int copy_in(int from_fd, int to_fd, const struct piece *piece, char *buff
 	return result;
 }
 
-static int copy_one(struct gcr_transit *transit, const struct piece *piece, char *buffer)
+/*
+ * Copy into a file of the store that users may have open. In the table of inodes it is open until
+ * the end of the piece, so nobody begins to map it meanwhile.
+ */
+static int copy_back(struct gcr_transit *transit, int from_fd, int to_fd, struct piece *piece,
+		     char *buffer)
 {
-	bool is_out = transit->way == GCR_TRANSIT_OUT;
+	struct stat stat;
+	int result = gcr_inodes_open(to_fd);
+
+	if (result < 0)
+		return result;
+	if (fstat(to_fd, &stat) < 0)
+		result = -errno;
+	piece->grows = true;
+	piece->is_shared = !result && (stat.st_nlink != 1 || gcr_inodes_folders(&stat) > 2);
+	piece->keeps_memory = !result && (piece->is_shared || gcr_inodes_is_passed(&stat));
+	if (!result)
+		result = copy_out(transit, from_fd, to_fd, piece, buffer);
+	gcr_inodes_close(to_fd, &(struct gcr_inodes_bytes){0});
+	return result;
+}
+
+static int copy_one(struct gcr_transit *transit, struct piece *piece, char *buffer)
+{
+	bool is_out = transit->way != GCR_TRANSIT_IN;
 	_cleanup_close_ int inside_fd =
 		gcr_snapshot_open_file(transit->snapshot, piece->index, is_out);
 	int outside_fd = transit->fds[piece->index - transit->first];
@@ -367,8 +463,10 @@ static int copy_one(struct gcr_transit *transit, const struct piece *piece, char
 
 	if (inside_fd < 0)
 		return inside_fd;
+	if (transit->way == GCR_TRANSIT_BACK)
+		return copy_back(transit, outside_fd, inside_fd, piece, buffer);
 	if (is_out)
-		return copy_out(outside_fd, inside_fd, piece, buffer);
+		return copy_out(transit, outside_fd, inside_fd, piece, buffer);
 	/* Past the end of the file everything would be a hole. */
 	if (fstat(inside_fd, &stat) < 0)
 		return -errno;
@@ -385,7 +483,7 @@ static void note_failure(struct gcr_transit *transit, size_t index, int result)
 	gcr_extent_name(&transit->snapshot->extents[index], name);
 	if (!transit->error.number)
 		gcr_error_set(&transit->error, -result, "vram/%s cannot be copied %s the store: %s",
-			      name, transit->way == GCR_TRANSIT_OUT ? "to" : "from",
+			      name, transit->way == GCR_TRANSIT_IN ? "from" : "to",
 			      result == -EIO ? "its file has been cut" : strerror(-result));
 	atomic_store(&transit->is_over, true);
 }
@@ -425,9 +523,17 @@ int gcr_transit_begin(struct gcr_transit *transit, enum gcr_transit_way way)
 {
 	uint64_t shares;
 	unsigned int most;
+	int result = 0;
 
 	if (transit->fd < 0)
 		return 0;
+	if (way == GCR_TRANSIT_BACK)
+		result = gcr_snapshot_begin_growth(transit->snapshot, transit->first,
+						   &transit->before_bytes);
+	if (result < 0)
+		return result;
+	transit->is_counted = way == GCR_TRANSIT_BACK;
+	transit->taken_bytes = 0;
 	shares = size_of(transit) / SHARE_BYTES + 1;
 	most = transit->snapshot->store->threads_max;
 	if (most > THREADS_MAX)
@@ -440,8 +546,7 @@ int gcr_transit_begin(struct gcr_transit *transit, enum gcr_transit_way way)
 	transit->error = (struct gcr_error){0};
 	atomic_store(&transit->is_over, false);
 	while (transit->threads_count < most || !transit->threads_count) {
-		int result = start_thread(transit);
-
+		result = start_thread(transit);
 		if (result < 0 && !transit->threads_count)
 			return result;
 		if (result < 0)
@@ -476,6 +581,10 @@ int gcr_transit_end(struct gcr_transit *transit, bool (*is_to_stop)(void *data),
 	pthread_mutex_unlock(&transit->lock);
 	while (transit->threads_count)
 		pthread_join(transit->threads[--transit->threads_count], NULL);
+	if (transit->is_counted)
+		gcr_snapshot_settle_growth(transit->snapshot, transit->first, transit->taken_bytes,
+					   transit->before_bytes);
+	transit->is_counted = false;
 	if (is_stopped && !transit->error.number)
 		return gcr_error_set(error, ECANCELED,
 				     "the copy of its managed memory was given up");

@@ -27,6 +27,7 @@ struct gcr_transit;
 enum gcr_transit_way {
 	GCR_TRANSIT_OUT, /* from the program to the store */
 	GCR_TRANSIT_IN,
+	GCR_TRANSIT_BACK, /* the changes since GCR_TRANSIT_IN, into files that are complete */
 };
 
 /*
@@ -48,8 +49,10 @@ int gcr_transit_open(const struct gcr_transit *transit, size_t index);
 
 /*
  * Begin to copy all files to the other side, on threads; one copy at a time. GCR_TRANSIT_IN: to be
- * called before the library has any of the files. GCR_TRANSIT_OUT: bytes that the library writes
- * during the copy may be copied or not. -ENOMEM, -EAGAIN: no thread could be started.
+ * called before the library has any of the files. GCR_TRANSIT_OUT, GCR_TRANSIT_BACK: bytes that the
+ * library writes during the copy may be copied or not. GCR_TRANSIT_BACK takes room for what files
+ * of the store have been made smaller since the freeze: -EDQUOT, -ENOSPC from gcr_transit_end().
+ * -ENOMEM, -EAGAIN, ...: the copy could not be begun.
  */
 int gcr_transit_begin(struct gcr_transit *transit, enum gcr_transit_way way);
 /*

@@ -199,7 +199,7 @@ int gcr_vmm_seal_again(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (vmm->drive.task->command->unverified || vmm->device_count == vmm->count ||
 	    !vmm->digests)
 		return 0;
-	result = gcr_manifest_read(gcr_snapshot_root(vmm->snapshot), &manifest, error);
+	result = gcr_snapshot_read_manifest(vmm->snapshot, &manifest, error);
 	if (!result)
 		result = digest_managed(vmm, digests_of(vmm), error);
 	if (!result)

@@ -97,16 +97,13 @@ static int note_exchange(struct gcr_drive *drive, struct gcr_error *error)
 	return gcr_drive_write_record(drive, GCR_RECORD_FROZEN, error);
 }
 
-/* Allocate VRAM for all extents, and read the expected digests at the same time. */
+/* Allocate VRAM for all extents. */
 static int create(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_error create_error = {0};
 	int result = gcr_vmm_begin_create(vmm, error);
-	int created;
+	int created = gcr_vmm_end_create(vmm, &create_error);
 
-	if (!result)
-		result = gcr_vmm_read_digests(vmm, error);
-	created = gcr_vmm_end_create(vmm, &create_error);
 	if (result < 0 || !created)
 		return result;
 	*error = create_error;
@@ -169,6 +166,9 @@ static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct
 	mask |= gcr_exchange_gpus(drive->task);
 	gcr_task_set_bytes(drive->task, gcr_snapshot_bytes(vmm->snapshot));
 	result = gcr_vmm_assign(vmm, error);
+	/* Users may have written the metadata: other thaws do not wait while they are read. */
+	if (!result)
+		result = gcr_vmm_read_digests(vmm, error);
 	if (!result)
 		result = gcr_drive_wait_turn(drive, mask | gcr_vmm_gpu_mask(vmm), error);
 	if (!result)

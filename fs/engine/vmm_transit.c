@@ -32,7 +32,7 @@ int gcr_vmm_begin_transit(struct gcr_vmm *vmm, enum gcr_transit_way way, struct 
 {
 	int result = vmm->transit ? gcr_transit_begin(vmm->transit, way) : 0;
 
-	return result ? gcr_error_set(error, -result, "no thread to copy its managed memory: %s",
+	return result ? gcr_error_set(error, -result, "its managed memory cannot be copied: %s",
 				      strerror(-result))
 		      : 0;
 }
@@ -61,14 +61,15 @@ int gcr_vmm_return_transit(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (!vmm->transit)
 		return 0;
 	gcr_transit_stop(vmm->transit);
-	result = gcr_vmm_begin_transit(vmm, GCR_TRANSIT_OUT, error);
+	result = gcr_vmm_begin_transit(vmm, GCR_TRANSIT_BACK, error);
 	if (!result)
 		result = gcr_transit_end(vmm->transit, NULL, NULL, error);
 	/*
 	 * If the copy fails, the library has the only copy of its threads' changes, unless it has
-	 * truncated its files (-EIO).
+	 * truncated its files (-EIO). Memory for which its user has no room is not left to it.
 	 */
-	vmm->needs_transit = result < 0 && result != -EIO;
+	vmm->needs_transit = result < 0 && result != -EIO && result != -EDQUOT &&
+			     result != -ENOSPC && result != -EBUSY;
 	return result;
 }
 

@@ -241,7 +241,7 @@ int gcr_dump_check_frozen(const struct gcr_dump *dump, struct gcr_error *error)
 					     "first",
 					     (int)process->pid);
 		if (snapshot)
-			result = gcr_manifest_read(gcr_snapshot_root(snapshot), &manifest, error);
+			result = gcr_snapshot_read_manifest(snapshot, &manifest, error);
 		if (result < 0)
 			gcr_error_prefix(error, "the manifest of process %d", (int)process->pid);
 		if (!result && manifest)
@@ -357,7 +357,7 @@ static int take_metadata(const struct gcr_dump *dump, const struct gcr_dump_memb
 	int result = gcr_snapshot_read_digests(snapshot, &digests, error);
 
 	if (!result)
-		result = gcr_manifest_read(gcr_snapshot_root(snapshot), &manifest, error);
+		result = gcr_snapshot_read_manifest(snapshot, &manifest, error);
 	if (!result)
 		result = check_manifest(manifest, error);
 	if (!result)

@@ -669,7 +669,7 @@ static void do_statfs(fuse_req_t request, fuse_ino_t node)
 	struct gcr_store_figures figures;
 	uint64_t used_bytes;
 
-	gcr_store_figures(daemon_of(request)->store, &figures);
+	gcr_store_counted_figures(daemon_of(request)->store, &figures);
 	used_bytes = figures.used_bytes < figures.size_bytes ? figures.used_bytes
 							     : figures.size_bytes;
 	statfs.f_blocks = figures.size_bytes / statfs.f_frsize;

@@ -211,13 +211,8 @@ void gcr_tree_make_entry(const struct gcr_folder *folder, const struct gcr_folde
 
 void gcr_tree_forget(fuse_ino_t node, uint64_t count)
 {
-	struct gcr_folder *folder;
-
-	if (gcr_node_kind(node) != GCR_NODE_ITEM ||
-	    gcr_folder_find((uint32_t)(node >> EXTRA_SHIFT), &folder) < 0)
-		return;
-	gcr_folder_forget(folder, gcr_node_number(node), count);
-	gcr_folder_unref(folder);
+	if (gcr_node_kind(node) == GCR_NODE_ITEM)
+		gcr_folder_forget_of((uint32_t)(node >> EXTRA_SHIFT), gcr_node_number(node), count);
 }
 
 bool gcr_tree_reaches(const struct fuse_ctx *caller, pid_t pid)

@@ -34,6 +34,14 @@
 /* The largest share of a small store, unless one piece needs more. */
 #define SMALL_SHARE    16
 #define SMALLEST_SHARE 8
+
+/*
+ * A snapshot of more files than this, which is being written, is looked at for at most one
+ * LOOK_SHAREth of the time: others wait for the store's lock meanwhile.
+ */
+#define LOOK_FILES 256
+#define LOOK_SHARE 20
+
 void gcr_store_set_reserve(struct gcr_store *store)
 {
 	uint64_t size = store->size_bytes;
@@ -69,6 +77,25 @@ static uint64_t room_pending_locked(const struct gcr_room *room)
 	return paid > room->resident_bytes ? paid - room->resident_bytes : 0;
 }
 
+/*
+ * Memory that the files of a snapshot have allocated. Of a large one it may be some that they had a
+ * short while ago, which is less. Lock: store.
+ */
+static uint64_t resident_locked(struct gcr_snapshot *snapshot)
+{
+	int64_t now_usec = gcr_clock_usec();
+
+	if (snapshot->count > LOOK_FILES && now_usec < snapshot->look_usec)
+		return snapshot->seen_bytes;
+	/*
+	 * Pages stay until the file is removed: once all are there, no further check is needed.
+	 */
+	snapshot->seen_bytes = gcr_snapshot_resident_bytes(snapshot, &snapshot->has_pages);
+	snapshot->look_usec = gcr_clock_usec();
+	snapshot->look_usec += LOOK_SHARE * (snapshot->look_usec - now_usec);
+	return snapshot->seen_bytes;
+}
+
 /* Bytes that are promised, and not allocated from the machine's memory yet. Lock: store. */
 static uint64_t pending_locked(struct gcr_store *store)
 {
@@ -82,35 +109,42 @@ static uint64_t pending_locked(struct gcr_store *store)
 
 		if (snapshot->has_pages || snapshot->is_touched)
 			continue;
-		/*
-		 * Pages stay until the file is removed: once all are there, no further check is
-		 * needed.
-		 */
-		resident = gcr_snapshot_resident_bytes(snapshot, &snapshot->has_pages);
+		resident = resident_locked(snapshot);
 		if (!snapshot->has_pages && resident < snapshot->cost_bytes)
 			pending += snapshot->cost_bytes - resident;
 	}
 	return pending;
 }
 
-void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_figures)
+/* All figures but pending_bytes. Lock: store. */
+static struct gcr_store_figures figures_locked(const struct gcr_store *store)
 {
-	uint64_t limit;
-	uint64_t used;
+	uint64_t limit = store->size_bytes - store->reserve_bytes;
+	uint64_t used = gcr_store_used_locked(store);
 
-	pthread_mutex_lock(&store->lock);
-	used = gcr_store_used_locked(store);
-	limit = store->size_bytes - store->reserve_bytes;
-	*ret_figures = (struct gcr_store_figures){
+	return (struct gcr_store_figures){
 		.size_bytes = store->size_bytes,
 		.used_bytes = used,
 		.reserve_bytes = store->reserve_bytes,
 		.free_bytes = used < limit ? limit - used : 0,
 		.pool_bytes = store->pool_bytes,
 		.kept_bytes = store->kept_bytes,
-		.pending_bytes = pending_locked(store),
 		.survives_restart = store->survives_restart,
 	};
+}
+
+void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_figures)
+{
+	pthread_mutex_lock(&store->lock);
+	*ret_figures = figures_locked(store);
+	ret_figures->pending_bytes = pending_locked(store);
+	pthread_mutex_unlock(&store->lock);
+}
+
+void gcr_store_counted_figures(struct gcr_store *store, struct gcr_store_figures *ret_figures)
+{
+	pthread_mutex_lock(&store->lock);
+	*ret_figures = figures_locked(store);
 	pthread_mutex_unlock(&store->lock);
 }
 

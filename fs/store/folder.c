@@ -19,10 +19,20 @@
 
 #define NUMBER_MASK ((1u << GCR_FOLDER_NUMBER_BITS) - 1)
 
+#define KNOWN_BUCKETS 4096 /* a power of two */
+
+/* The number of a folder that is gone, and of which the kernel still knows items. */
+struct gcr_folder_known {
+	struct gcr_folder_known *next; /* in the same bucket */
+	uint32_t number;
+	uint64_t lookups; /* that the kernel has yet to forget */
+};
+
 static struct {
 	pthread_mutex_t lock;
 	struct gcr_folder *list;
 	uint32_t last_number;
+	struct gcr_folder_known *known[KNOWN_BUCKETS];
 } folders = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- creation and end ---- */
@@ -36,6 +46,7 @@ static void folder_free(struct gcr_folder *folder)
 	pthread_cond_destroy(&folder->is_settled);
 	pthread_mutex_destroy(&folder->lock);
 	pthread_mutex_destroy(&folder->touch_lock);
+	free(folder->known);
 	free(folder);
 }
 
@@ -51,6 +62,40 @@ static struct gcr_folder *find_locked(uint32_t number)
 	return folder;
 }
 
+/* The link to the number's entry, or to the end of its bucket. The caller holds folders.lock. */
+static struct gcr_folder_known **find_known_locked(uint32_t number)
+{
+	struct gcr_folder_known **link = &folders.known[number % KNOWN_BUCKETS];
+
+	while (*link && (*link)->number != number)
+		link = &(*link)->next;
+	return link;
+}
+
+/*
+ * Give the folder a number: not one under which the kernel knows items, whoever keeps them.
+ * -ENFILE: there is none. The caller holds folders.lock.
+ */
+static int number_locked(struct gcr_folder *folder)
+{
+	uint32_t number = folders.last_number;
+
+	do {
+		number = (number + 1) & NUMBER_MASK;
+		if (number == folders.last_number)
+			return -ENFILE;
+	} while (find_locked(number) || *find_known_locked(number));
+	folders.last_number = folder->number = number;
+	return 0;
+}
+
+void gcr_folder_set_last_number(uint32_t number)
+{
+	pthread_mutex_lock(&folders.lock);
+	folders.last_number = number & NUMBER_MASK;
+	pthread_mutex_unlock(&folders.lock);
+}
+
 /* A directory of root's, as in dumps, counts for the owner of the place. */
 static uid_t owner_of(const struct gcr_folder *folder, const struct stat *stat)
 {
@@ -61,6 +106,7 @@ int gcr_folder_create(const struct gcr_folder_config *config, struct gcr_folder 
 {
 	_cleanup_(folder_free_cleanup) struct gcr_folder *folder = calloc(1, sizeof(*folder));
 	struct stat stat;
+	int result;
 
 	if (!folder)
 		return -ENOMEM;
@@ -79,16 +125,18 @@ int gcr_folder_create(const struct gcr_folder_config *config, struct gcr_folder 
 		return -errno;
 	folder->root_owner = config->owner;
 	atomic_init(&folder->owner, owner_of(folder, &stat));
-	if (gcr_folder_items_init(folder) < 0)
+	folder->known = calloc(1, sizeof(*folder->known));
+	if (!folder->known || gcr_folder_items_init(folder) < 0)
 		return -ENOMEM;
 	pthread_mutex_lock(&folders.lock);
-	do {
-		folders.last_number = (folders.last_number + 1) & NUMBER_MASK;
-	} while (find_locked(folders.last_number));
-	folder->number = folders.last_number;
-	folder->next = folders.list;
-	folders.list = folder;
+	result = number_locked(folder);
+	if (!result) {
+		folder->next = folders.list;
+		folders.list = folder;
+	}
 	pthread_mutex_unlock(&folders.lock);
+	if (result < 0)
+		return result;
 	*ret_folder = TAKE_PTR(folder);
 	return 0;
 }
@@ -113,6 +161,13 @@ void gcr_folder_unref(struct gcr_folder *folder)
 	while (*link != folder)
 		link = &(*link)->next;
 	*link = folder->next;
+	if (folder->lookups) {
+		struct gcr_folder_known *known = TAKE_PTR(folder->known);
+
+		*known = (struct gcr_folder_known){.number = folder->number,
+						   .lookups = folder->lookups};
+		*find_known_locked(folder->number) = known;
+	}
 	pthread_mutex_unlock(&folders.lock);
 	folder_free(folder);
 }
@@ -281,21 +336,60 @@ uid_t gcr_folder_owner(const struct gcr_folder *folder)
 	return atomic_load(&folder->owner);
 }
 
-uint64_t gcr_folder_resident_bytes(struct gcr_folder *folder)
+/*
+ * The account, or NULL. The pending change delays gcr_folder_take_room() until
+ * gcr_folder_end_change().
+ */
+static struct gcr_room *use_room(struct gcr_folder *folder)
 {
-	uint64_t bytes = 0;
+	struct gcr_room *room;
 
-	/*
-	 * The pending change delays gcr_folder_take_room() until the account is no longer used
-	 * here.
-	 */
 	pthread_mutex_lock(&folder->lock);
 	folder->changes++;
+	room = folder->room;
 	pthread_mutex_unlock(&folder->lock);
-	if (folder->room)
-		bytes = gcr_room_resident_bytes(folder->room);
+	return room;
+}
+
+uint64_t gcr_folder_resident_bytes(struct gcr_folder *folder)
+{
+	const struct gcr_room *room = use_room(folder);
+	uint64_t bytes = room ? gcr_room_resident_bytes(room) : 0;
+
 	gcr_folder_end_change(folder);
 	return bytes;
+}
+
+int gcr_folder_take_growth(struct gcr_folder *folder, uint64_t bytes)
+{
+	struct gcr_room *room = use_room(folder);
+	int result = room ? gcr_room_take(room, atomic_load(&folder->owner), bytes) : 0;
+
+	gcr_folder_end_change(folder);
+	return result;
+}
+
+void gcr_folder_recount(struct gcr_folder *folder, ino_t ino, uint64_t bytes)
+{
+	struct gcr_folder_inode *inode;
+	GCR_LOCK_SCOPE(&folder->lock);
+
+	inode = gcr_folder_inode_find(folder, ino);
+	/* No user changes the file during a verb, so its change_lock is not needed. */
+	if (inode)
+		inode->counted_bytes = bytes + gcr_folder_packed_bytes(inode->packed);
+}
+
+void gcr_folder_settle_growth(struct gcr_folder *folder, uint64_t taken_bytes,
+			      uint64_t before_bytes, uint64_t after_bytes)
+{
+	struct gcr_room *room = use_room(folder);
+
+	if (room) {
+		gcr_room_settle(room, taken_bytes, before_bytes, after_bytes);
+		gcr_room_trim(room);
+	}
+	gcr_folder_end_change(folder);
 }
 
 /* ---- names ---- */
@@ -365,6 +459,37 @@ void gcr_folder_forget(struct gcr_folder *folder, uint32_t item, uint64_t count)
 	pthread_mutex_lock(&folder->lock);
 	gcr_folder_item_forget(folder, item, count);
 	pthread_mutex_unlock(&folder->lock);
+}
+
+/* The folder is gone. The caller holds folders.lock. */
+static void forget_known_locked(uint32_t number, uint64_t count)
+{
+	struct gcr_folder_known **link = find_known_locked(number);
+	struct gcr_folder_known *known = *link;
+
+	if (!known)
+		return;
+	known->lookups -= count < known->lookups ? count : known->lookups;
+	if (known->lookups)
+		return;
+	*link = known->next;
+	free(known);
+}
+
+void gcr_folder_forget_of(uint32_t number, uint32_t item, uint64_t count)
+{
+	struct gcr_folder *folder;
+
+	pthread_mutex_lock(&folders.lock);
+	folder = find_locked(number);
+	if (folder)
+		gcr_folder_ref(folder);
+	else
+		forget_known_locked(number, count);
+	pthread_mutex_unlock(&folders.lock);
+	if (folder)
+		gcr_folder_forget(folder, item, count);
+	gcr_folder_unref(folder);
 }
 
 /*

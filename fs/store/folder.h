@@ -45,12 +45,15 @@ struct gcr_folder_config {
 	void *data;
 };
 
-/* -ENOMEM, -EMFILE. */
+/* -ENOMEM, -EMFILE, -ENFILE. */
 int gcr_folder_create(const struct gcr_folder_config *config, struct gcr_folder **ret_folder);
 struct gcr_folder *gcr_folder_ref(struct gcr_folder *folder);
 void gcr_folder_unref(struct gcr_folder *folder); /* NULL is allowed */
 
-/* A number of GCR_FOLDER_NUMBER_BITS, unique among the existing folders. */
+/*
+ * A number of GCR_FOLDER_NUMBER_BITS, unique among the existing folders and those of which the
+ * kernel knows items.
+ */
 uint32_t gcr_folder_number(const struct gcr_folder *folder);
 /* Returns a reference to the folder of this number, or -ESTALE. */
 int gcr_folder_find(uint32_t number, struct gcr_folder **ret_folder);
@@ -67,6 +70,27 @@ void gcr_folder_end_verb(struct gcr_folder *folder);
 bool gcr_folder_is_touched(const struct gcr_folder *folder);
 /* Mark the folder as changed. Errors are those of config->touch. */
 int gcr_folder_touch(struct gcr_folder *folder);
+
+/*
+ * For a verb that writes files of the folder by itself. Take room for @bytes more, within the
+ * limits of the folder's owner; 0 without an account. -ENOSPC, -EDQUOT, -ESTALE.
+ */
+int gcr_folder_take_growth(struct gcr_folder *folder, uint64_t bytes);
+/*
+ * The file with this inode number now has @bytes allocated. To be called for each of the files
+ * before gcr_folder_settle_growth(), which ends promises of @taken_bytes in all: the files had
+ * @before_bytes together, and now have @after_bytes.
+ */
+void gcr_folder_recount(struct gcr_folder *folder, ino_t ino, uint64_t bytes);
+void gcr_folder_settle_growth(struct gcr_folder *folder, uint64_t taken_bytes,
+			      uint64_t before_bytes, uint64_t after_bytes);
+
+/*
+ * For a verb, too: move the regular file @name from the directory @from_fd, which no user reaches,
+ * into the folder's own directory. A file of this name is replaced, as if a user had removed it.
+ * The new file counts from then on; no room is taken for it. -EISDIR, -ENOSPC, ...
+ */
+int gcr_folder_put(struct gcr_folder *folder, int from_fd, const char *name);
 
 /* The user for whom the folder's bytes count. */
 uid_t gcr_folder_owner(const struct gcr_folder *folder);
@@ -102,7 +126,7 @@ uint64_t gcr_folder_orphan_all(struct gcr_folder *folder);
 
 struct gcr_folder_entry {
 	uint32_t item;
-	uint64_t generation; /* of the item's number, which may be reused */
+	uint64_t generation; /* of the item, whose number may be reused; unique among all folders */
 	struct stat stat;
 };
 
@@ -115,6 +139,8 @@ struct gcr_folder_entry {
 int gcr_folder_lookup(struct gcr_folder *folder, uint32_t parent, const char *name,
 		      struct gcr_folder_entry *ret_entry);
 void gcr_folder_forget(struct gcr_folder *folder, uint32_t item, uint64_t count);
+/* The same for the folder of this number, which may be gone: its number is free after the last. */
+void gcr_folder_forget_of(uint32_t number, uint32_t item, uint64_t count);
 int gcr_folder_mkdir(struct gcr_folder *folder, uint32_t parent, const char *name, mode_t mode,
 		     uid_t uid, gid_t gid, struct gcr_folder_entry *ret_entry);
 int gcr_folder_remove(struct gcr_folder *folder, uint32_t parent, const char *name,

@@ -11,6 +11,8 @@
 
 #define FIRST_BUCKETS 16
 
+static _Atomic uint64_t generations; /* the last one that was given to an item */
+
 int gcr_folder_items_init(struct gcr_folder *folder)
 {
 	folder->items = calloc(1, sizeof(*folder->items));
@@ -122,6 +124,7 @@ int gcr_folder_item_get(struct gcr_folder *folder, uint32_t parent, const char *
 
 	if (item != GCR_FOLDER_NONE) {
 		folder->items[item].lookups++;
+		folder->lookups++;
 		*ret_item = item;
 		return 0;
 	}
@@ -133,8 +136,12 @@ int gcr_folder_item_get(struct gcr_folder *folder, uint32_t parent, const char *
 	item = folder->free_item;
 	place = &folder->items[item];
 	folder->free_item = place->next;
-	*place = (struct gcr_folder_item){
-		.name = copy, .parent = parent, .lookups = 1, .generation = place->generation + 1};
+	/* Of all folders, because their numbers are reused. */
+	*place = (struct gcr_folder_item){.name = copy,
+					  .parent = parent,
+					  .lookups = 1,
+					  .generation = atomic_fetch_add(&generations, 1) + 1};
+	folder->lookups++;
 	folder->items[parent].children++;
 	hash(folder, item);
 	if (folder->named_count > folder->buckets_count)
@@ -171,8 +178,10 @@ void gcr_folder_item_forget(struct gcr_folder *folder, uint32_t item, uint64_t c
 {
 	if (item == GCR_FOLDER_ROOT || item >= folder->items_count || !folder->items[item].lookups)
 		return;
-	folder->items[item].lookups -=
-		count < folder->items[item].lookups ? count : folder->items[item].lookups;
+	if (count > folder->items[item].lookups)
+		count = folder->items[item].lookups;
+	folder->items[item].lookups -= count;
+	folder->lookups -= count;
 	drop_unused(folder, item);
 }
 

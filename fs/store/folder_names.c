@@ -50,8 +50,11 @@ static int removal_init(struct gcr_folder *folder, struct removal *removal, uint
 	return 0;
 }
 
-/* The name has been removed: update items, account and inode. Lock: folder. */
-static void removal_done(struct gcr_folder *folder, struct removal *removal)
+/*
+ * The name has been removed, or (@is_replaced) is another file's now: update items, account and
+ * inode. Lock: folder.
+ */
+static void removal_done(struct gcr_folder *folder, struct removal *removal, bool is_replaced)
 {
 	struct gcr_folder_inode *inode;
 
@@ -61,7 +64,7 @@ static void removal_done(struct gcr_folder *folder, struct removal *removal)
 	if (removal->item != GCR_FOLDER_NONE)
 		gcr_folder_item_remove(folder, removal->item,
 				       removal->fd >= 0 ? &removal->stat : NULL);
-	if (removal->fd >= 0)
+	if (removal->fd >= 0 && !is_replaced)
 		gcr_folder_remove_entry(folder);
 	if (removal->fd < 0 || !S_ISREG(removal->stat.st_mode))
 		return;
@@ -123,13 +126,61 @@ int gcr_folder_remove(struct gcr_folder *folder, uint32_t parent, const char *na
 	if (parent_fd >= 0)
 		close(parent_fd);
 	if (!result)
-		removal_done(folder, &removal);
+		removal_done(folder, &removal, false);
 	pthread_mutex_unlock(&folder->lock);
 	if (!result)
 		removal_finish(folder, &removal, was_open);
 	else if (removal.fd >= 0)
 		close(removal.fd);
 	return result;
+}
+
+/* Lock: folder. */
+static int put_locked(struct gcr_folder *folder, int from_fd, const char *name,
+		      struct removal *removal, bool *ret_was_open)
+{
+	int result = removal_init(folder, removal, GCR_FOLDER_ROOT, folder->root_fd, name);
+	bool is_replaced = removal->fd >= 0;
+
+	if (!result && !is_replaced)
+		result = gcr_folder_add_entry(folder, 0);
+	if (result < 0)
+		return result;
+	*ret_was_open = is_open(folder, removal);
+	if (renameat(from_fd, name, folder->root_fd, name) < 0) {
+		result = -errno;
+		if (!is_replaced)
+			gcr_folder_remove_entry(folder);
+		return result;
+	}
+	removal_done(folder, removal, is_replaced);
+	folder->changes++; /* until the new file counts */
+	return 0;
+}
+
+int gcr_folder_put(struct gcr_folder *folder, int from_fd, const char *name)
+{
+	struct removal removal = {.fd = -1, .item = GCR_FOLDER_NONE};
+	bool was_open = false;
+	struct stat stat;
+	int result;
+
+	if (fstatat(from_fd, name, &stat, AT_SYMLINK_NOFOLLOW) < 0)
+		return -errno;
+	pthread_mutex_lock(&folder->lock);
+	result = put_locked(folder, from_fd, name, &removal, &was_open);
+	pthread_mutex_unlock(&folder->lock);
+	if (result < 0) {
+		if (removal.fd >= 0)
+			close(removal.fd);
+		return result;
+	}
+	/* The new file counts before the old one does not any more. */
+	if (folder->room)
+		gcr_room_settle(folder->room, 0, 0, gcr_folder_blocks_bytes(&stat));
+	gcr_folder_end_change(folder);
+	removal_finish(folder, &removal, was_open);
+	return 0;
 }
 
 /*
@@ -305,7 +356,7 @@ int gcr_folder_rename(struct gcr_folder *folder, uint32_t parent, const char *na
 		folder->directories_made += parents.moves_directory;
 		from = gcr_folder_item_find(folder, parent, name);
 		if (!(flags & RENAME_EXCHANGE))
-			removal_done(folder, &removal);
+			removal_done(folder, &removal, false);
 		rename_items(folder, from, parent, new_parent, name, new_name, flags);
 	}
 	parents_close(&parents);

@@ -115,6 +115,8 @@ struct gcr_folder {
 	int tables_fd;
 	bool is_going;			  /* the packed pieces of a file go when it is closed */
 	struct gcr_folder_packed *packed; /* every file with packed pieces, open or not */
+	struct gcr_folder_known *known;	  /* for when the folder is gone; fixed for life */
+	uint64_t lookups;		  /* of all items but the root */
 	struct gcr_folder_item *items;
 	uint32_t items_count;
 	uint32_t free_item;
@@ -167,6 +169,8 @@ int gcr_folder_item_path(const struct gcr_folder *folder, uint32_t item, char pa
 
 /* ---- folder.c ---- */
 
+/* For tests: the number of the next folder is the first free one after this. */
+void gcr_folder_set_last_number(uint32_t number);
 /*
  * Begin a change of contents; on 0 gcr_folder_end_change() has to follow. @epoch is that of the
  * open file. -EBUSY, -ESTALE.

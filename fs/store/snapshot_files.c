@@ -90,7 +90,12 @@ uint64_t gcr_snapshot_metadata_bytes(const struct gcr_extent *extents, size_t co
 		chunks += gcr_digest_count(extents[i].bytes);
 	return gcr_store_cost(gcr_store_table_bytes(count)) +
 	       gcr_store_cost(GCR_DIGESTS_HEADER_BYTES + chunks * GCR_DIGEST_BYTES) +
-	       gcr_store_cost(OTHER_TEXT_BYTES + count * ALLOCATION_TEXT_BYTES);
+	       gcr_store_cost(gcr_snapshot_manifest_bytes(count));
+}
+
+uint64_t gcr_snapshot_manifest_bytes(size_t count)
+{
+	return OTHER_TEXT_BYTES + (uint64_t)count * ALLOCATION_TEXT_BYTES;
 }
 
 uint64_t gcr_snapshot_first_chunk(const struct gcr_snapshot *snapshot, size_t index)

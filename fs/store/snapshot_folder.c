@@ -90,6 +90,45 @@ void gcr_snapshot_end_verb(struct gcr_snapshot *snapshot)
 	gcr_folder_end_verb(snapshot->folder);
 }
 
+/* The memory that the files from @first on have; with @recounts the folder counts each with its. */
+static uint64_t sum_files(struct gcr_snapshot *snapshot, size_t first, bool recounts)
+{
+	uint64_t sum = 0;
+	struct stat stat;
+
+	for (size_t i = first; i < snapshot->count; i++) {
+		if (gcr_snapshot_stat(snapshot, i, &stat) < 0)
+			continue;
+		sum += (uint64_t)stat.st_blocks * 512;
+		if (recounts)
+			gcr_folder_recount(snapshot->folder, stat.st_ino,
+					   (uint64_t)stat.st_blocks * 512);
+	}
+	return sum;
+}
+
+int gcr_snapshot_begin_growth(struct gcr_snapshot *snapshot, size_t first, uint64_t *ret_bytes)
+{
+	int result = gcr_folder_touch(snapshot->folder);
+
+	if (!result)
+		*ret_bytes = sum_files(snapshot, first, false);
+	return result;
+}
+
+int gcr_snapshot_take_growth(struct gcr_snapshot *snapshot, uint64_t bytes)
+{
+	return gcr_folder_take_growth(snapshot->folder, bytes);
+}
+
+void gcr_snapshot_settle_growth(struct gcr_snapshot *snapshot, size_t first, uint64_t taken_bytes,
+				uint64_t before_bytes)
+{
+	uint64_t after_bytes = sum_files(snapshot, first, true);
+
+	gcr_folder_settle_growth(snapshot->folder, taken_bytes, before_bytes, after_bytes);
+}
+
 bool gcr_snapshot_is_file_read(const struct gcr_snapshot *snapshot, size_t index)
 {
 	struct stat stat;

@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fs/store/folder.h"
+#include "lib/beneath.h"
 #include "lib/extent.h"
 #include "lib/manifest.h"
 
@@ -64,22 +66,58 @@ int gcr_snapshot_digest_file(const struct gcr_snapshot *snapshot, size_t index,
 	return 0;
 }
 
-/* Give the file to the owner of the snapshot, who may read and replace it. */
-static void give(int root, const char *name)
+/*
+ * Move the file from the snapshot's own directory to the one that users see, and give it to the
+ * owner of the snapshot, who may read and replace it.
+ */
+static int show(struct gcr_snapshot *snapshot, int own_fd, const char *name,
+		struct gcr_error *error)
 {
 	struct stat stat;
+	int result;
 
-	if (fstat(root, &stat) == 0 && stat.st_uid != geteuid())
-		fchownat(root, name, stat.st_uid, stat.st_gid, AT_SYMLINK_NOFOLLOW);
+	if (fstat(gcr_snapshot_root(snapshot), &stat) == 0 && stat.st_uid != geteuid())
+		fchownat(own_fd, name, stat.st_uid, stat.st_gid, AT_SYMLINK_NOFOLLOW);
+	result = gcr_folder_put(snapshot->folder, own_fd, name);
+	return result ? gcr_error_set(error, -result, "%s cannot be written: %s", name,
+				      strerror(-result))
+		      : 0;
+}
+
+/*
+ * Both files are written before the first is shown. They are written where no user reaches, who
+ * could have another file under a name that is replaced, which then has to count on.
+ */
+static int write_files(struct gcr_snapshot *snapshot, struct gcr_manifest *manifest,
+		       const struct gcr_digest *digests, struct gcr_error *error)
+{
+	uint64_t count = gcr_snapshot_first_chunk(snapshot, snapshot->count);
+	_cleanup_close_ int fd =
+		openat(gcr_snapshot_root(snapshot), "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int result;
+
+	if (fd < 0)
+		return gcr_error_set(error, errno, "the snapshot's directory: %s", strerror(errno));
+	result = gcr_digests_write(fd, snapshot->generation, digests, count, &manifest->digests,
+				   error);
+	if (!result)
+		result = gcr_manifest_write(fd, manifest, error);
+	if (!result)
+		result = show(snapshot, fd, GCR_DIGESTS_NAME, error);
+	if (!result)
+		result = show(snapshot, fd, GCR_MANIFEST_NAME, error);
+	if (result < 0) {
+		unlinkat(fd, GCR_DIGESTS_NAME, 0);
+		unlinkat(fd, GCR_MANIFEST_NAME, 0);
+	}
+	return result;
 }
 
 int gcr_snapshot_seal(struct gcr_snapshot *snapshot, struct gcr_manifest *manifest,
 		      const struct gcr_digest *digests, struct gcr_error *error)
 {
-	uint64_t count = gcr_snapshot_first_chunk(snapshot, snapshot->count);
 	struct gcr_extent *allocations = manifest->allocations;
 	size_t allocations_count = manifest->allocations_count;
-	int root = gcr_snapshot_root(snapshot);
 	int result;
 
 	memcpy(manifest->generation, snapshot->generation, sizeof(snapshot->generation));
@@ -87,12 +125,7 @@ int gcr_snapshot_seal(struct gcr_snapshot *snapshot, struct gcr_manifest *manife
 	manifest->start_ticks = snapshot->start_ticks;
 	manifest->allocations = snapshot->extents;
 	manifest->allocations_count = snapshot->count;
-	result = gcr_digests_write(root, snapshot->generation, digests, count, &manifest->digests,
-				   error);
-	if (!result)
-		result = gcr_manifest_write(root, manifest, error);
-	give(root, GCR_DIGESTS_NAME);
-	give(root, GCR_MANIFEST_NAME);
+	result = write_files(snapshot, manifest, digests, error);
 	/* The manifest gets the caller's array back. */
 	manifest->allocations = allocations;
 	manifest->allocations_count = allocations_count;
@@ -127,6 +160,21 @@ static int compare(const struct gcr_snapshot *snapshot, const struct gcr_manifes
 	return 0;
 }
 
+int gcr_snapshot_read_manifest(const struct gcr_snapshot *snapshot,
+			       struct gcr_manifest **ret_manifest, struct gcr_error *error)
+{
+	uint64_t bytes_max = gcr_snapshot_manifest_bytes(snapshot->count);
+	_cleanup_free_ void *bytes = NULL;
+	size_t size = 0;
+	int result;
+
+	if (bytes_max > GCR_MANIFEST_BYTES_MAX)
+		bytes_max = GCR_MANIFEST_BYTES_MAX;
+	result = gcr_beneath_read(gcr_snapshot_root(snapshot), GCR_MANIFEST_NAME, bytes_max, &bytes,
+				  &size, error);
+	return result < 0 ? result : gcr_manifest_parse(bytes, size, ret_manifest, error);
+}
+
 int gcr_snapshot_read_digests(const struct gcr_snapshot *snapshot, struct gcr_digest **ret_digests,
 			      struct gcr_error *error)
 {
@@ -136,7 +184,7 @@ int gcr_snapshot_read_digests(const struct gcr_snapshot *snapshot, struct gcr_di
 	const char *name = GCR_DIGESTS_NAME;
 	int result;
 
-	result = gcr_manifest_read(root, &manifest, error);
+	result = gcr_snapshot_read_manifest(snapshot, &manifest, error);
 	if (!result)
 		result = compare(snapshot, manifest, error);
 	if (result < 0)

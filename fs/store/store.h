@@ -68,7 +68,13 @@ struct gcr_store_figures {
 	uint64_t pending_bytes; /* of used_bytes: not allocated yet (part of MemAvailable) */
 	bool survives_restart;
 };
+/*
+ * pending_bytes: the files of each freeze under way are looked at, with the store's lock held; not
+ * by each call if they are many.
+ */
 void gcr_store_figures(struct gcr_store *store, struct gcr_store_figures *ret_figures);
+/* The same with 0 pending_bytes: no file is looked at. */
+void gcr_store_counted_figures(struct gcr_store *store, struct gcr_store_figures *ret_figures);
 
 /*
  * Create a snapshot with room for @extents (gpu_index filled in; the array is copied): a directory
@@ -425,6 +431,14 @@ int gcr_snapshot_seal(struct gcr_snapshot *snapshot, struct gcr_manifest *manife
 		      const struct gcr_digest *digests, struct gcr_error *error);
 
 /*
+ * Read the manifest, which users may have replaced: nothing in it is compared with the snapshot. A
+ * file that is larger than a manifest of this snapshot can be is not read. Errors, with a message:
+ * those of gcr_manifest_read().
+ */
+int gcr_snapshot_read_manifest(const struct gcr_snapshot *snapshot,
+			       struct gcr_manifest **ret_manifest, struct gcr_error *error);
+
+/*
  * Read the digests; the caller frees them. Checks both metadata files: -EIO: they do not belong to
  * this snapshot; -ENOMEM; with a message.
  */
@@ -444,6 +458,18 @@ struct gcr_folder *gcr_snapshot_folder(const struct gcr_snapshot *snapshot);
  */
 int gcr_snapshot_begin_verb(struct gcr_snapshot *snapshot, struct gcr_error *error);
 void gcr_snapshot_end_verb(struct gcr_snapshot *snapshot);
+
+/*
+ * A verb writes once more to the files of a complete snapshot, those from @first on. Users may have
+ * made holes in them since, and use the room for other files, so from now on the files count with
+ * the memory that they have, *ret_bytes together. -ENOMEM, -EMFILE, ...
+ */
+int gcr_snapshot_begin_growth(struct gcr_snapshot *snapshot, size_t first, uint64_t *ret_bytes);
+/* Take room for @bytes more of these files: -ENOSPC, -EDQUOT, -ESTALE. From any thread. */
+int gcr_snapshot_take_growth(struct gcr_snapshot *snapshot, uint64_t bytes);
+/* The files, which had @before_bytes, are written; @taken_bytes were taken for them. */
+void gcr_snapshot_settle_growth(struct gcr_snapshot *snapshot, size_t first, uint64_t taken_bytes,
+				uint64_t before_bytes);
 
 /*
  * Discard a snapshot that is no longer needed. Its files go back to the process's pool as far as -o

@@ -86,6 +86,9 @@ struct gcr_snapshot {
 	bool is_adopted; /* the files also belong to a place, which counts them */
 	bool is_touched; /* a user may have changed its tree: the folder has the account */
 	bool has_pages;	 /* all of its files have their pages */
+	/* Memory that its files had when they were looked at, and when that may be done again. */
+	uint64_t seen_bytes;
+	int64_t look_usec;
 
 	/* populating: guarded by the store's lock, too */
 	struct gcr_snapshot *next_job;
@@ -462,6 +465,8 @@ void gcr_store_stop_filler(struct gcr_store *store);
 uint64_t gcr_snapshot_resident_bytes(const struct gcr_snapshot *snapshot, bool *ret_complete);
 /* The most that the table and the metadata of these extents take. */
 uint64_t gcr_snapshot_metadata_bytes(const struct gcr_extent *extents, size_t count);
+/* The most that the text of a manifest of @count allocations takes, without a tree and images. */
+uint64_t gcr_snapshot_manifest_bytes(size_t count);
 /* snapshot_folder.c */
 int gcr_snapshot_attach_folder(struct gcr_snapshot *snapshot);
 /* May a user have the file open or mapped? Then its bytes must not change. */

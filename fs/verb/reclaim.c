@@ -294,7 +294,7 @@ static bool step(struct reclaim *reclaim, uint64_t missing)
 	 * Room that is already being freed comes first. Holders of removed files release them soon;
 	 * if that room is sufficient, wait for it before anything else.
 	 */
-	gcr_store_figures(store, &figures);
+	gcr_store_counted_figures(store, &figures);
 	is_counted_free = figures.free_bytes + figures.pool_bytes >= reclaim->bytes;
 	return gcr_store_wait_going(store, is_counted_free) || pack_next(reclaim) ||
 	       gcr_store_drop_kept_of_others(store, process->pid, process->start_ticks) ||
@@ -351,7 +351,7 @@ int gcr_reclaim(struct gcr_task *task, uint64_t bytes, bool *ret_waited, struct 
 	struct gcr_store_figures figures;
 	unsigned int looks = 0;
 
-	gcr_store_figures(store, &figures);
+	gcr_store_counted_figures(store, &figures);
 	for (;;) {
 		uint64_t missing;
 		int result;

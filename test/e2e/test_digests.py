@@ -483,5 +483,33 @@ def test_changed_files_with_what_is_kept():
     changed_files(',keep=256M')
 
 
+def test_metadata_before_the_turn():
+    """A user may have written a manifest that takes long to read: no other thaw waits for that, so a
+    false one is refused while thaws that were begun before still wait for the GPU's turn."""
+    needs_cuda('the thaw is held in the driver\'s Restore')
+    with vmm.machine() as machine:
+        holding, waiting, other = (vmm.demo(machine, '--bytes', '4M', '--buffers', 1)
+                                   for _ in range(3))
+        for demo in (holding, waiting, other):
+            machine.must(demo.pid, 'freeze')
+        manifest = machine.path(other.pid, 'snapshot', 'manifest')
+        flip(manifest, 20)
+        phase = machine.hold('thaw', holding.pid)
+        writers = [machine.writer(holding.pid, 'thaw')]
+        machine.wait_status(holding.pid, 'phase', phase)
+        writers.append(machine.writer(waiting.pid, 'thaw'))
+        machine.wait_status(waiting.pid, 'phase', 'admission')
+        refused = machine.writer(other.pid, 'thaw').result()
+        waits = machine.status(waiting.pid)['phase']
+        machine.let_go()
+        equal(refused, 'EIO', machine.error(other.pid))
+        equal(waits, 'admission', 'of the thaw that was begun before')
+        check('manifest: ' in machine.error(other.pid), machine.error(other.pid))
+        for writer in writers:
+            equal(writer.result(), 'ok')
+        flip(manifest, 20)
+        machine.must(other.pid, 'thaw')
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=3)

@@ -2,9 +2,11 @@
 """The files that a library gets for managed memory: whatever it does with them, they are not the
 store's, and nothing that its program has written is lost."""
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
+import re
 import resource
 import signal
 import stat
@@ -16,6 +18,7 @@ import harness
 import vmm
 from harness import MIB, check, equal, same_for_both, wait_for
 from library import FILES, LIST, OUT, SETTLE, Library
+from mapping import Mapping
 from stuck import StuckWrite
 from test_lying_library import MANAGED, gpu_uuid, lists
 from test_vmm_managed import WRITES, Writers, kill_daemon
@@ -24,6 +27,9 @@ ALICE = 4001
 STORE = 600 * MIB
 QUOTA = 16 * MIB
 SIZE = 4 * MIB
+PUNCH_HOLE, KEEP_SIZE = 2, 1
+FALLOCATE = harness.LIBC.fallocate
+FALLOCATE.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 EMPTYING_MAX = 16  # fs/engine/emptying.h: of root, whose this library is here
 
 
@@ -68,9 +74,20 @@ def store_free(machine):
     return figures.f_bfree * figures.f_frsize
 
 
-def lying(machine):
+def counted(machine):
+    """Bytes of the store, of the one who is not root."""
+    found = re.search(rf'^user {ALICE} .*?store_bytes (\d+)', machine.read('status'), re.M)
+    return int(found.group(1)) if found else 0
+
+
+def read_bytes(path):
+    with open(path, 'rb') as file:
+        return file.read()
+
+
+def lying(machine, **options):
     """It has managed memory, and keeps the files that it gets."""
-    library = Library(machine)
+    library = Library(machine, **options)
     library.kept = []
     library.on[LIST] = again(library, lists((1 << 40, SIZE, 1, gpu_uuid(machine), MANAGED)))
     # Its table says that it has some.
@@ -298,6 +315,128 @@ def test_many_files():
         equal(machine.state(library.pid), 'running')
         open_now = len(os.listdir(f'/proc/{machine.daemon.pid}/fd'))
         check(open_now < limit // 4, f'{open_now} descriptors are open')
+
+
+def fails_with(content_of):
+    """SETTLE, after these bytes have been written to the file."""
+    def fail(library, sequence):
+        os.pwrite(files(library)[-1], content_of(), 0)
+        library.answer(sequence, errno.EIO, 'it is said')
+    return fail
+
+
+def punch_and_use(machine, pid, name):
+    """What a user does with his frozen process: a hole in its file, and another file instead."""
+    root = machine.path(pid, 'snapshot')
+
+    def work():
+        path, = (f'{root}/vram/{name}' for name in os.listdir(f'{root}/vram'))
+        with harness.open_both(path) as file:
+            equal(FALLOCATE(file.fileno(), PUNCH_HOLE | KEEP_SIZE, 0, SIZE), 0)
+        written = 0
+        with contextlib.suppress(OSError), open(f'{root}/{name}', 'wb', buffering=0) as file:
+            while written < SIZE:
+                written += file.write(b'x' * MIB)
+        return written
+
+    return as_user(work)
+
+
+def test_changes_that_come_back_count():
+    """A thaw that fails writes them into a file in which its user has made holes since the freeze:
+    they count like what he writes himself, and not more than he may have."""
+    with machine_with_store() as machine:
+        at_first = store_free(machine)
+        library = lying(machine, uid=ALICE)
+        library.on[FILES] = write_all
+        machine.must(library.pid, 'freeze')
+        written = []
+        for turn in range(2 * QUOTA // SIZE):
+            written.append(punch_and_use(machine, library.pid, f'more{turn}'))
+            del library.kept[:]
+            library.on[SETTLE] = fails_with(lambda: os.urandom(SIZE))
+            equal(machine.write(library.pid, 'thaw unverified'), 'EIO')
+            equal(machine.state(library.pid), 'frozen', machine.error(library.pid))
+            used = at_first - store_free(machine)
+            counts = counted(machine)
+            check(used <= counts <= QUOTA, f'{turn}: {used} bytes, {counts} of them counted; '
+                  f'written {written}')
+        check('cannot be copied' in machine.error(library.pid), machine.error(library.pid))
+        # When there is room again, the changes are kept.
+        root = machine.path(library.pid, 'snapshot')
+        for turn in range(len(written)):
+            os.unlink(f'{root}/more{turn}')
+        changed = os.urandom(SIZE)
+        del library.kept[:]
+        library.on[SETTLE] = fails_with(lambda: changed)
+        equal(machine.write(library.pid, 'thaw unverified'), 'EIO')
+        path, = (f'{root}/vram/{name}' for name in os.listdir(f'{root}/vram'))
+        check(read_bytes(path) == changed, 'the changes')
+        check(at_first - store_free(machine) <= counted(machine), 'what counts')
+
+
+def test_mapped_files_in_place_of_the_metadata():
+    """A user moves what he has mapped to names that a thaw which fails writes: its memory does not
+    outlive it uncounted."""
+    with machine_with_store() as machine:
+        if machine.status_of_all()['passthrough'] != 'yes':
+            raise harness.Skip('the kernel maps no file of the mount past the daemon')
+        at_first = store_free(machine)
+        library = lying(machine, uid=ALICE)
+        library.on[FILES] = write_all
+        machine.must(library.pid, 'freeze')
+        root = machine.path(library.pid, 'snapshot')
+        equal(as_user(lambda: os.mkdir(f'{root}/d') or 0), 0)
+        mappings = []
+
+        def put():
+            with open(f'{root}/d/big', 'wb', buffering=0) as file:
+                return file.write(b'x' * MIB)
+
+        for name in '.digests.new', '.manifest.new':
+            equal(as_user(put), MIB)
+            mappings.append(Mapping(f'{root}/d/big'))
+            equal(as_user(lambda name=name: os.rename(f'{root}/d/big', f'{root}/{name}') or 0), 0)
+            del library.kept[:]
+            library.on[SETTLE] = fails_with(lambda: content(SIZE)[:SIZE])
+            equal(machine.write(library.pid, 'thaw'), 'EIO')
+            equal(machine.state(library.pid), 'frozen', machine.error(library.pid))
+            used = at_first - store_free(machine)
+            check(used <= counted(machine), f'{name}: {used} bytes, {counted(machine)} counted')
+        names = sorted(os.listdir(root))
+        del library.kept[:]
+        machine.must(library.pid, 'thaw')
+        wait_for(lambda: counted(machine) == 0 and at_first == store_free(machine),
+                 'all to be free, mapped or not')
+        # These names are his own.
+        equal(names, ['.digests.new', '.manifest.new', 'd', 'digests', 'manifest', 'vram'])
+        for mapping in mappings:
+            mapping.close()
+
+
+def test_no_holes_where_a_user_may_have_mapped():
+    """Zeros come back as zeros: reading holes through a mapping would take memory again."""
+    with machine_with_store() as machine:
+        if machine.status_of_all()['passthrough'] != 'yes':
+            raise harness.Skip('the kernel maps no file of the mount past the daemon')
+        library = lying(machine, uid=ALICE)
+        library.on[FILES] = write_all
+        machine.must(library.pid, 'freeze')
+        root = machine.path(library.pid, 'snapshot', 'vram')
+        path, = (f'{root}/{name}' for name in os.listdir(root))
+        for is_open, expected in (False, 0), (True, SIZE):
+            file = open(path, 'rb') if is_open else None
+            del library.kept[:]
+            library.on[SETTLE] = fails_with(lambda: bytes(SIZE))
+            equal(machine.write(library.pid, 'thaw unverified'), 'EIO')
+            check(read_bytes(path) == bytes(SIZE), 'zeros')
+            equal(os.stat(path).st_blocks * 512, expected, f'open: {is_open}')
+            del library.kept[:]
+            library.on[SETTLE] = fails_with(lambda: content(SIZE)[:SIZE])
+            equal(machine.write(library.pid, 'thaw unverified'), 'EIO')
+            equal(os.stat(path).st_blocks * 512, SIZE)
+            if file:
+                file.close()
 
 
 def test_daemon_is_killed_as_bytes_come_back():

@@ -11,6 +11,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
 from harness import MIB, NOBODY, Machine, Skip, check, equal, error_of, is_root, wait_for
+from mapping import Mapping
 
 KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16  # linux/falloc.h
 ARGUMENTS = ('--bytes', '8M', '--buffers', '1', '--tick', 20)
@@ -47,28 +48,6 @@ class Frozen:
     def thaw(self):
         self.machine.must(self.pid, 'thaw')
         self.demo.wait_ticks()
-
-
-class Mapping:
-    """Of a whole file, without a descriptor: Python's own keeps one."""
-
-    def __init__(self, path):
-        call = harness.LIBC.mmap
-        call.restype = ctypes.c_void_p
-        call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int,
-                         ctypes.c_int64]
-        fd = os.open(path, os.O_RDONLY)
-        self.size = os.fstat(fd).st_size
-        self.address = call(None, self.size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
-        check(self.address not in (None, ctypes.c_void_p(-1).value), 'it is mapped')
-        os.close(fd)
-
-    def __getitem__(self, where):
-        start, end, _ = where.indices(self.size)
-        return ctypes.string_at(self.address + start, end - start)
-
-    def close(self):
-        harness.LIBC.munmap(ctypes.c_void_p(self.address), ctypes.c_size_t(self.size))
 
 
 def passes_through(fd):

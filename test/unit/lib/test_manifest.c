@@ -565,6 +565,34 @@ static void test_large(void)
 	munmap(huge, 1u << 30);
 }
 
+/*
+ * Small texts of many nested objects, lists, or values: the JSON library would take many times
+ * their bytes. They are below the limits for depth and number of values.
+ */
+static void test_dense(void)
+{
+	static const char *const units[] = {"{\"a\":{\"a\":{\"a\":1}}},", "[[[]]],", "{},", "[],",
+					    "0,"};
+	const size_t room = 1u << 20;
+	_cleanup_free_ char *text = malloc(room);
+	struct gcr_error error;
+
+	CHECK(text);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(units); i++) {
+		struct gcr_manifest *manifest = NULL;
+		size_t bytes = 0;
+
+		put(&text, &bytes, "{\"a\": [");
+		while (bytes + strlen(units[i]) + 32 <= room - END_BYTES)
+			put(&text, &bytes, units[i]);
+		put(&text, &bytes, "0], \"digest\": \"");
+		bytes += GCR_DIGEST_TEXT_BYTES - 1;
+		put(&text, &bytes, "\"\n}\n");
+		seal(text, bytes);
+		CHECK(gcr_manifest_parse(text, bytes, &manifest, &error) == -E2BIG);
+	}
+}
+
 /* The largest number of allocations, with the longest names. */
 static void test_most(void)
 {
@@ -654,6 +682,7 @@ int main(void)
 	test_check();
 	test_mutations();
 	test_large();
+	test_dense();
 	test_most();
 	test_files();
 	free(sample_text);

@@ -416,13 +416,15 @@ static void test_most(void)
 static void test_too_many(void)
 {
 	static const struct {
-		const char *list, *item;
+		const char *list;
 		size_t max;
 	} lists[] = {
-		{"\"processes\": [", "{},", GCR_TREE_PROCESSES_MAX},
-		{"\"supplies\": [", "{},", GCR_TREE_SUPPLIES_MAX},
-		{"\"files\": [", "{},", GCR_TREE_FILES_MAX},
+		{"\"processes\": [", GCR_TREE_PROCESSES_MAX},
+		{"\"supplies\": [", GCR_TREE_SUPPLIES_MAX},
+		{"\"files\": [", GCR_TREE_FILES_MAX},
 	};
+	/* As long as items are: a text with shorter ones is refused as a whole. */
+	static const char item[] = "{},                                     ";
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest = sample();
 	_cleanup_free_ char *text = NULL;
 	struct gcr_error error;
@@ -432,12 +434,12 @@ static void test_too_many(void)
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(lists); i++) {
 		size_t length = strlen(lists[i].list), changed_bytes = 0;
 		_cleanup_free_ char *changed = NULL;
-		_cleanup_free_ char *to = calloc(length + lists[i].max * 3 + 1, 1);
+		_cleanup_free_ char *to = calloc(length + lists[i].max * strlen(item) + 1, 1);
 
 		CHECK(to);
 		strcpy(to, lists[i].list);
 		for (size_t j = 0; j < lists[i].max; j++)
-			memcpy(to + length + 3 * j, lists[i].item, 3);
+			memcpy(to + length + strlen(item) * j, item, strlen(item));
 		changed = replace(text, bytes, lists[i].list, to, &changed_bytes);
 		CHECK(parse(changed, changed_bytes, &error) == -E2BIG);
 		CHECK(strstr(error.words, "there are more than"));

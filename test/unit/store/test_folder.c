@@ -376,12 +376,64 @@ static void test_move_of_many(void)
 	gcr_folder_unref(TAKE_PTR(folder));
 }
 
+static uint32_t other_number(void)
+{
+	int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct gcr_folder *other;
+	uint32_t number;
+
+	CHECK(fd >= 0);
+	CHECK(!gcr_folder_create(&(struct gcr_folder_config){.root_fd = fd}, &other));
+	close(fd);
+	number = gcr_folder_number(other);
+	gcr_folder_unref(other);
+	return number;
+}
+
+/*
+ * A number that has gone round is not given to another folder as long as the kernel knows items
+ * under it, and an item of that folder has another generation.
+ */
+static void test_numbers(void)
+{
+	struct gcr_folder_entry before, after;
+	uint32_t number;
+
+	start();
+	number = gcr_folder_number(folder);
+	make_directory(GCR_FOLDER_ROOT, "known");
+	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "known", &before));
+	gcr_folder_set_last_number(number - 1);
+	CHECK(other_number() != number); /* it exists */
+	gcr_folder_unref(folder);
+	/* Two look-ups are known. */
+	gcr_folder_set_last_number(number - 1);
+	CHECK(other_number() != number);
+	gcr_folder_forget_of(number, before.item, 1);
+	gcr_folder_set_last_number(number - 1);
+	CHECK(other_number() != number);
+	gcr_folder_forget_of(number, before.item, 1);
+	gcr_folder_forget_of(number, before.item, 1); /* of nothing */
+	gcr_folder_set_last_number(number - 1);
+	start();
+	CHECK(gcr_folder_number(folder) == number);
+	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "known", &after));
+	CHECK(after.item == before.item && after.generation != before.generation);
+	gcr_folder_forget_of(number, after.item, 1);
+	CHECK(!gcr_folder_remove(folder, GCR_FOLDER_ROOT, "known", true));
+	gcr_folder_unref(folder);
+	/* Nothing is known of it any more. */
+	gcr_folder_set_last_number(number - 1);
+	CHECK(other_number() == number);
+}
+
 int main(void)
 {
 	char command[128];
 
 	snprintf(directory, sizeof(directory), "/dev/shm/gcr-folder-XXXXXX");
 	CHECK(mkdtemp(directory));
+	test_numbers();
 	test_forget();
 	test_rename();
 	test_unlink_while_open();

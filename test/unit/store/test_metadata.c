@@ -106,6 +106,34 @@ static void change_size(const struct gcr_snapshot *snapshot, const char *name)
 	CHECK(pwrite(fd, &last, 1, stat.st_size - 1) == 1);
 }
 
+/* A manifest longer than one of this snapshot can be is refused, although its digest is right. */
+static void check_long(const struct gcr_snapshot *snapshot)
+{
+	_cleanup_close_ int fd =
+		openat(gcr_snapshot_root(snapshot), GCR_MANIFEST_NAME, O_RDWR | O_CLOEXEC);
+	size_t more = 256u << 10, at;
+	_cleanup_free_ char *text = NULL;
+	char digits[GCR_DIGEST_TEXT_BYTES];
+	struct gcr_digest *found = NULL;
+	struct gcr_error error = {0};
+	struct gcr_digest digest;
+	struct stat stat;
+
+	CHECK(fd >= 0 && !fstat(fd, &stat));
+	text = malloc((size_t)stat.st_size + more);
+	/* Blanks after the first character, in which it begins as an object. */
+	CHECK(text && pread(fd, text, 1, 0) == 1 && *text == '{');
+	memset(text + 1, ' ', more);
+	CHECK(pread(fd, text + 1 + more, (size_t)stat.st_size - 1, 1) == stat.st_size - 1);
+	at = (size_t)stat.st_size + more - strlen("\"\n}\n") - (GCR_DIGEST_TEXT_BYTES - 1);
+	gcr_digest_of(text, at, &digest);
+	gcr_digest_format(&digest, digits);
+	memcpy(text + at, digits, GCR_DIGEST_TEXT_BYTES - 1);
+	CHECK(pwrite(fd, text, (size_t)stat.st_size + more, 0) == stat.st_size + (off_t)more);
+	CHECK(gcr_snapshot_read_digests(snapshot, &found, &error) == -EIO && !found);
+	CHECK(strstr(error.words, "larger than"));
+}
+
 static void run_changes(void)
 {
 	struct gcr_extent extents[COUNT];
@@ -128,6 +156,9 @@ static void run_changes(void)
 	change_size(snapshot, GCR_MANIFEST_NAME);
 	change_bytes(snapshot, GCR_DIGESTS_NAME, tries / 2);
 	change_size(snapshot, GCR_DIGESTS_NAME);
+	check_right(snapshot, digests, count);
+	check_long(snapshot);
+	seal(snapshot, digests, count);
 	check_right(snapshot, digests, count);
 	free(digests);
 	gcr_snapshot_discard(snapshot);
