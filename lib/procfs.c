@@ -29,7 +29,7 @@
 #include "lib/proc_text.h"
 
 #define LINK_BYTES	4096 /* the kernel cuts a link's text at one page */
-#define TASK_STAT_BYTES 32   /* "task/TID/stat" */
+#define TASK_FILE_BYTES 32   /* "task/TID/status" */
 
 #define SIGKILL_MASK (UINT64_C(1) << (SIGKILL - 1))
 
@@ -136,6 +136,8 @@ int gcr_proc_parse_status(char *text, struct gcr_proc_status *ret_status)
 			status.signals_blocked = strtoull(value, NULL, 16);
 		} else if (strcmp(line, "CapEff") == 0) {
 			status.effective_capabilities = strtoull(value, NULL, 16);
+		} else if (strcmp(line, "VmSize") == 0) {
+			status.has_memory = true;
 		} else if (strcmp(line, "RssAnon") == 0) {
 			status.rss_anon_bytes = strtoull(value, NULL, 10) * 1024;
 		} else if (strcmp(line, "VmSwap") == 0) {
@@ -168,23 +170,52 @@ int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status)
 }
 
 /*
- * Has the thread been killed, or ended? When a process exits, the kernel kills its other threads,
- * which keep running until they see the signal.
+ * Reads the status of one thread of @pid, which never waits for the process. -ESRCH: the thread has
+ * ended, and is not even a zombie.
  */
-static bool is_killed(pid_t tid)
+static int read_thread_status(pid_t pid, pid_t tid, struct gcr_proc_status *ret_status)
 {
-	struct gcr_proc_status status;
-	int r = gcr_proc_status(tid, &status);
+	_cleanup_free_ char *text = NULL;
+	char name[TASK_FILE_BYTES];
+	int r;
 
-	return r < 0 ? r == -ESRCH : status.signals_pending & SIGKILL_MASK;
+	snprintf(name, sizeof(name), "task/%d/status", (int)tid);
+	r = gcr_proc_read(pid, name, &text, NULL);
+	return r < 0 ? r : gcr_proc_parse_status(text, ret_status);
+}
+
+/* 1: the thread is not exiting. 0: it is, or has ended. -errno: that cannot be found out. */
+static int is_thread_living(pid_t pid, pid_t tid)
+{
+	_cleanup_free_ char *text = NULL;
+	struct gcr_proc_status status;
+	struct gcr_proc_stat stat;
+	char name[TASK_FILE_BYTES];
+	size_t bytes;
+	int r;
+
+	/*
+	 * Zombies are told by the file that can be read at once: there may be many. When a process
+	 * exits, the kernel kills its other threads, which keep running until they see the signal.
+	 */
+	r = read_thread_status(pid, tid, &status);
+	if (r < 0)
+		return r == -ESRCH ? 0 : r;
+	if (status.state == 'Z' || status.state == 'X' || status.signals_pending & SIGKILL_MASK)
+		return 0;
+	snprintf(name, sizeof(name), "task/%d/stat", (int)tid);
+	r = gcr_proc_read(pid, name, &text, &bytes);
+	if (r < 0)
+		return r == -ESRCH ? 0 : r;
+	return bytes && !gcr_proc_parse_stat(text, bytes, &stat) && !stat.is_exiting;
 }
 
 /*
- * The first thread of @pid that is not exiting. 0: there is none; -errno; -E2BIG: more threads than
- * are examined. If @ret_owner is not NULL, it gets the owner of the thread's files in /proc, and a
- * killed thread counts as living, since it has its memory until it exits.
+ * Calls @visit with the threads of @pid, at most @most of them, until @visit returns non-zero, and
+ * returns that value; else 0, -E2BIG (there are more threads), -ESRCH.
  */
-static pid_t find_living_thread(pid_t pid, struct stat *ret_owner)
+static int each_thread(pid_t pid, int most, int (*visit)(pid_t pid, pid_t tid, void *data),
+		       void *data)
 {
 	_cleanup_closedir_ DIR *directory = NULL;
 	char path[GCR_PROC_PATH_BYTES];
@@ -195,12 +226,7 @@ static pid_t find_living_thread(pid_t pid, struct stat *ret_owner)
 	if (!directory)
 		return gcr_proc_error(errno);
 	for (;;) {
-		_cleanup_free_ char *text = NULL;
 		const struct dirent *entry;
-		struct gcr_proc_stat thread;
-		char name[TASK_STAT_BYTES];
-		size_t bytes;
-		pid_t tid;
 		int r;
 
 		errno = 0;
@@ -209,29 +235,38 @@ static pid_t find_living_thread(pid_t pid, struct stat *ret_owner)
 			return errno ? gcr_proc_error(errno) : 0;
 		if (!isdigit((unsigned char)entry->d_name[0]))
 			continue;
-		if (count++ == GCR_PROC_THREADS_LOOKED_AT)
+		if (count++ == most)
 			return -E2BIG;
-		tid = (pid_t)strtol(entry->d_name, NULL, 10);
-		snprintf(name, sizeof(name), "task/%d/stat", (int)tid);
-		gcr_proc_path(path, pid, name);
-		/*
-		 * The owner is read before the flags: a thread that is not exiting afterwards had
-		 * its memory when the owner was read.
-		 */
-		if (ret_owner && stat(path, ret_owner) < 0)
-			continue;
-		r = gcr_proc_read(pid, name, &text, &bytes);
-		if (r < 0 && r != -ESRCH)
+		r = visit(pid, (pid_t)strtol(entry->d_name, NULL, 10), data);
+		if (r)
 			return r;
-		if (!r && bytes && !gcr_proc_parse_stat(text, bytes, &thread) &&
-		    !thread.is_exiting && (ret_owner || !is_killed(tid)))
-			return tid;
 	}
+}
+
+static int visit_living(pid_t pid, pid_t tid, void *data)
+{
+	int r = is_thread_living(pid, tid);
+
+	if (r > 0)
+		*(pid_t *)data = tid;
+	return r;
+}
+
+/*
+ * The first thread of @pid that is not exiting. 0: there is none; -errno; -E2BIG: more threads than
+ * are examined.
+ */
+static pid_t find_living_thread(pid_t pid)
+{
+	pid_t tid = 0;
+	int r = each_thread(pid, GCR_PROC_THREADS_LOOKED_AT, visit_living, &tid);
+
+	return r < 0 ? r : tid;
 }
 
 int gcr_proc_is_ending(pid_t pid)
 {
-	pid_t tid = pid > 0 ? find_living_thread(pid, NULL) : -ESRCH;
+	pid_t tid = pid > 0 ? find_living_thread(pid) : -ESRCH;
 
 	if (tid == -E2BIG)
 		return 0;
@@ -247,9 +282,39 @@ bool gcr_proc_has_ended(pid_t pid)
 
 pid_t gcr_proc_living_thread(pid_t pid)
 {
-	pid_t tid = pid > 0 ? find_living_thread(pid, NULL) : 0;
+	pid_t tid = pid > 0 ? find_living_thread(pid) : 0;
 
 	return tid < 0 ? 0 : tid;
+}
+
+/*
+ * The callback of each_thread() for gcr_proc_owner(): @data gets the owner of the first thread that
+ * has its memory. A file of a thread that belongs to the process's user proves that the thread has
+ * it. The owner is read before the status: a thread that has its memory afterwards had it when the
+ * owner was read.
+ */
+static int visit_owner(pid_t pid, pid_t tid, void *data)
+{
+	struct stat *owner = data;
+	struct gcr_proc_status status;
+	char name[TASK_FILE_BYTES];
+	char path[GCR_PROC_PATH_BYTES];
+	struct stat inner;
+	int r;
+
+	snprintf(name, sizeof(name), "task/%d/status", (int)tid);
+	gcr_proc_path(path, pid, name);
+	if (stat(path, &inner) < 0)
+		return 0;
+	if (inner.st_uid == owner->st_uid)
+		return 1;
+	r = read_thread_status(pid, tid, &status);
+	if (r < 0)
+		return r == -ESRCH ? 0 : r;
+	if (!status.has_memory)
+		return 0;
+	*owner = inner;
+	return 1;
 }
 
 int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
@@ -270,16 +335,12 @@ int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
 	if (stat(path, &inner) < 0)
 		return gcr_proc_error(errno);
 	if (inner.st_uid != status.st_uid) {
-		pid_t tid = find_living_thread(pid, &inner);
+		int r = each_thread(pid, GCR_PROC_OWNER_THREADS, visit_owner, &status);
 
-		if (tid == -ESRCH)
+		if (r == -ESRCH)
 			return -ESRCH;
-		/*
-		 * Also on errors (a thread cannot be read in time, or there are too many). @inner
-		 * then belongs to the last thread examined: its owner is root, or the user because
-		 * the process is dumpable.
-		 */
-		if (tid)
+		/* There are too many threads, or the status of one cannot be read. */
+		if (r < 0)
 			status = inner;
 	}
 	*ret_uid = status.st_uid;

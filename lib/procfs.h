@@ -26,8 +26,9 @@ int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat);
 
 /*
  * The functions below examine at most so many threads of a process to find one that is not exiting
- * (about 16 microseconds each, and 20 more for the thread found): a tracer can keep any number of
- * threads that have ended, and some callers keep other threads waiting.
+ * (about 20 microseconds each, without a question to the source of lib/proc_source.h unless the
+ * thread is no zombie): a tracer can keep any number of threads that have ended, and some callers
+ * keep other threads waiting.
  */
 #define GCR_PROC_THREADS_LOOKED_AT 256
 
@@ -59,6 +60,7 @@ struct gcr_proc_status {
 	uint64_t signals_pending; /* SigPnd | ShdPnd */
 	uint64_t signals_blocked;
 	uint64_t effective_capabilities; /* in its own user namespace */
+	bool has_memory;		 /* false: a thread that has released it, or the kernel's */
 	uint64_t rss_anon_bytes;
 	uint64_t swap_bytes; /* of anonymous memory */
 };
@@ -68,9 +70,12 @@ int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status);
 
 /*
  * The owner of /proc/PID: root for a process that is not dumpable. A process whose threads are all
- * exiting, without memory, belongs to its user; one with too many such threads to know belongs to
- * root. -ESRCH.
+ * exiting, without memory, belongs to its user. If the main thread has ended, the first thread that
+ * has its memory tells; a process with GCR_PROC_OWNER_THREADS ended threads or more before that one
+ * belongs to root. Only a tracer keeps threads other than the main one after their end. The
+ * function asks the kernel alone, never the source of lib/proc_source.h. -ESRCH.
  */
+#define GCR_PROC_OWNER_THREADS 16
 int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid);
 
 /*

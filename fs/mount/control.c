@@ -28,7 +28,7 @@
 
 /*
  * Time to find all processes of one write. It is a thread of the mount that looks, for half a
- * second at most below each launcher.
+ * second at most below each launcher; fs/mount/session_turn.h says how many threads a user has.
  */
 #define FIND_USEC (5 * GCR_USEC_PER_SEC)
 
@@ -153,7 +153,8 @@ static int find_target(struct gcr_daemon *daemon, const struct gcr_parties *part
 				     "%d is a thread of process %d; write that number", (int)pid,
 				     (int)status.thread_group);
 	result = gcr_processes_find_listed(daemon->processes, pid, &process);
-	if (result < 0 && !gcr_turn_begin(daemon->quota, parties->writer->counted, &turn))
+	if (result < 0 &&
+	    !gcr_turn_begin(daemon->quota, gcr_parties_rights(parties).counted, &turn))
 		return gcr_error_set(error, EBUSY,
 				     "process %d is not known yet, and its writer has others wait "
 				     "for looks at processes; try again",

@@ -22,6 +22,7 @@
 struct job {
 	struct job *next;
 	void (*run)(struct job *job);
+	bool is_verb;	     /* a write to a `ctl` */
 	struct owner *owner; /* set when the job has begun, or is queued */
 	bool is_unfinished;  /* run() has done one step, and has not answered the request */
 
@@ -49,10 +50,11 @@ struct job {
 static const struct fuse_lowlevel_ops *real;
 static const struct gcr_session_turns *session;
 
-/* A user who has jobs running or queued. */
+/* A user who has jobs of one kind running or queued: verbs do not wait behind other requests. */
 struct owner {
 	struct owner *next;
 	uid_t uid;
+	bool has_verbs; /* else requests below a `snapshot` */
 	unsigned int running;
 	uint64_t served_number; /* number of the last begun job; until then, of arrival */
 	/* The user's queued jobs, in order of arrival. */
@@ -114,14 +116,14 @@ static size_t bytes_of(const struct job *job)
 }
 
 /*
- * The owner with this id, created if there was none; to be followed by leave_locked(). NULL: out of
- * memory.
+ * The owner with this id, for jobs of the kind of @job, created if there was none; to be followed
+ * by leave_locked(). NULL: out of memory.
  */
-static struct owner *get_locked(uid_t uid)
+static struct owner *get_locked(uid_t uid, const struct job *job)
 {
 	struct owner *owner = line.owners;
 
-	while (owner && owner->uid != uid)
+	while (owner && (owner->uid != uid || owner->has_verbs != job->is_verb))
 		owner = owner->next;
 	if (owner)
 		return owner;
@@ -129,7 +131,10 @@ static struct owner *get_locked(uid_t uid)
 	if (!owner)
 		return NULL;
 	/* A new owner precedes only owners that come later, or are served from now on. */
-	*owner = (struct owner){.next = line.owners, .uid = uid, .served_number = ++line.number};
+	*owner = (struct owner){.next = line.owners,
+				.uid = uid,
+				.has_verbs = job->is_verb,
+				.served_number = ++line.number};
 	owner->last = &owner->first;
 	line.owners = owner;
 	return owner;
@@ -149,7 +154,9 @@ static void leave_locked(struct owner *owner)
 
 static bool may_begin_locked(const struct owner *owner)
 {
-	return owner->running < GCR_SESSION_OWNER_MAX && line.running < GCR_SESSION_TURNS_MAX;
+	unsigned int most = owner->has_verbs ? GCR_SESSION_VERBS_MAX : GCR_SESSION_OWNER_MAX;
+
+	return owner->running < most && line.running < GCR_SESSION_TURNS_MAX;
 }
 
 static void begin_locked(struct owner *owner)
@@ -269,7 +276,7 @@ static int try_begin(struct job *job, uid_t uid)
 	int result;
 	GCR_LOCK_SCOPE(&line.lock);
 
-	job->owner = get_locked(uid);
+	job->owner = get_locked(uid, job);
 	if (!job->owner)
 		return -ENOMEM;
 	result = may_begin_locked(job->owner);
@@ -288,7 +295,7 @@ static int stand_in_line(struct job *job, uid_t uid, struct job **ret_next)
 	int result = 0;
 	GCR_LOCK_SCOPE(&line.lock);
 
-	job->owner = get_locked(uid);
+	job->owner = get_locked(uid, job);
 	if (!job->owner)
 		return -ENOMEM;
 	if (has_room_locked(job->owner, job))
@@ -361,9 +368,21 @@ static uid_t user_of(fuse_req_t request, const struct fuse_file_info *info)
 									   : caller->uid;
 }
 
+/*
+ * The user that a write to a `ctl` counts for: its opener or, if that one is not limited, its
+ * writer, for whom the opener may have opened it.
+ */
+static uid_t user_of_verb(fuse_req_t request, const struct fuse_file_info *info)
+{
+	const struct gcr_daemon *daemon = fuse_req_userdata(request);
+	uid_t opener = session->opener(info);
+
+	return gcr_quota_is_limited(daemon->quota, opener) ? opener : user_of(request, NULL);
+}
+
 static void submit_with(struct job *job, const struct fuse_file_info *info)
 {
-	uid_t uid = user_of(job->request, info);
+	uid_t uid = job->is_verb ? user_of_verb(job->request, info) : user_of(job->request, info);
 
 	job->has_info = info;
 	if (info)
@@ -535,6 +554,13 @@ static void turn_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t of
 
 static void run_write(struct job *job)
 {
+	const struct gcr_daemon *daemon = fuse_req_userdata(job->request);
+
+	/* No verb that has waited in the queue begins when the daemon ends. */
+	if (job->is_verb && job->own_bytes && fuse_session_exited(daemon->session)) {
+		fuse_reply_err(job->request, ENODEV);
+		return;
+	}
 	real->write(job->request, job->node, job->bytes, job->size, job->offset, &job->info);
 }
 
@@ -548,7 +574,8 @@ static void turn_write(fuse_req_t request, fuse_ino_t node, const char *bytes, s
 			  .size = size,
 			  .offset = offset};
 
-	if (is_below(node))
+	job.is_verb = gcr_node_is_ctl(gcr_node_kind(node));
+	if (is_below(node) || job.is_verb)
 		submit_with(&job, info);
 	else
 		real->write(request, node, bytes, size, offset, info);

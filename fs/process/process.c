@@ -260,6 +260,27 @@ int gcr_process_create(struct gcr_processes *processes, pid_t pid, uint64_t star
 	return 0;
 }
 
+/* Is @known, which may be NULL, an entry of that process that serves for what is asked for? */
+static bool is_same(const struct gcr_process *known, uint64_t start_ticks, bool launcher)
+{
+	return known && known->start_ticks == start_ticks && (launcher || !known->launcher);
+}
+
+/* The table's entry of that process, with a reference; NULL: none, or the process has ended. */
+static struct gcr_process *find_same(struct gcr_processes *processes, pid_t pid,
+				     uint64_t start_ticks, bool launcher)
+{
+	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+	struct gcr_process *known;
+
+	pthread_mutex_lock(&processes->lock);
+	known = gcr_processes_find_locked(processes, pid);
+	if (is_same(known, start_ticks, launcher))
+		process = gcr_process_ref(known);
+	pthread_mutex_unlock(&processes->lock);
+	return process && !gcr_process_pidfd_tells(process) ? TAKE_PTR(process) : NULL;
+}
+
 int gcr_processes_insert(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
 			 struct gcr_vendor *vendor, struct gcr_process **ret_process)
 {
@@ -271,6 +292,10 @@ int gcr_processes_insert(struct gcr_processes *processes, pid_t pid, uint64_t st
 	struct gcr_process *known;
 	int result;
 
+	/* The loop's thread asks for each registration: a known process is not looked at again. */
+	*ret_process = start_ticks ? find_same(processes, pid, start_ticks, launcher) : NULL;
+	if (*ret_process)
+		return 0;
 	result = gcr_process_create(processes, pid, start_ticks, vendor, &process);
 	if (result < 0)
 		return result;
@@ -281,8 +306,7 @@ int gcr_processes_insert(struct gcr_processes *processes, pid_t pid, uint64_t st
 		 * Another thread may have inserted the process, a launcher possibly as a GPU
 		 * process.
 		 */
-		if (known && known->start_ticks == process->start_ticks &&
-		    (launcher || !known->launcher)) {
+		if (is_same(known, process->start_ticks, launcher)) {
 			*ret_process = gcr_process_ref(known);
 			pthread_mutex_unlock(&processes->lock);
 			if (is_watched)

@@ -2,7 +2,10 @@
 """Processes that let themselves be looked at, and take long: a user has many that share a table of
 thousands of descriptors. Others' listings do not wait for them (test/fs/crowd.c)."""
 import contextlib
+import ctypes
+import mmap
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,7 +14,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
-from harness import (BUILD, NOBODY, SLOW, Machine, Skip, check, equal, is_root, needs_cuda,
+from harness import (BUILD, NOBODY, PR_SET_PDEATHSIG, SLOW, Machine, Skip, check, equal, is_root, needs_cuda,
                      wait_for)
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'e2e'))
@@ -21,6 +24,7 @@ from test_turns import Child
 
 OTHER = NOBODY - 1
 DESCRIPTORS = 15000
+PR_SET_DUMPABLE = 4
 LISTING_SEC = 1.5 * SLOW  # a listing waits 1 s at most for a pass
 
 
@@ -189,6 +193,92 @@ def test_a_launcher_of_many():
         took_sec = time.monotonic() - began
         check(took_sec < 3 * SLOW, f'the look takes {took_sec:.2f} s')
         equal(result, 'Connection timed out')
+
+
+def chains(device, count, depth):
+    """Makes @count chains of @depth processes below the caller; the last of each uses a GPU."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_DUMPABLE, 1)  # else all of them were root's
+    for _ in range(count):
+        if os.fork():
+            continue
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        for _ in range(depth):
+            if os.fork():
+                while True:
+                    signal.pause()
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        with open(device, 'rb') as file, mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ):
+            while True:
+                signal.pause()
+
+
+def worst_sec(call, seconds):
+    """The longest time of a call among those that begin within so many seconds."""
+    end = time.monotonic() + seconds
+    worst = 0
+    while time.monotonic() < end:
+        began = time.monotonic()
+        call()
+        worst = max(worst, time.monotonic() - began)
+        time.sleep(0.02)
+    return worst
+
+
+def test_verbs_of_a_launcher():
+    """Each write to its ctl looks for the GPU processes below it: the writes of one user leave threads
+    for others, who wait not much longer than while he writes to a process's ctl, which is quick."""
+    needs_cuda('the processes have the device of CUDA mapped')
+    if not is_root():
+        raise Skip('several users are needed')
+    count, depth, writers = harness.few(20, 30), harness.few(20, 30), 80
+    with Machine() as machine:
+        device = f'{machine.simulator}/nvidia-uvm'
+        os.chmod(machine.simulator, 0o755)
+        with open(device, 'ab') as file:
+            file.truncate(4096)
+            os.chmod(device, 0o666)
+        end = f'{machine.directory}/end'
+
+        def launch(ready):
+            chains(device, count, depth)
+            ready()
+            while not os.path.exists(end):
+                time.sleep(0.1)
+        launcher = Child(machine, NOBODY, launch)
+        launcher.wait_ready()
+        wait_for(lambda: len(machine.pids()) == count, 'all of them to be listed')
+
+        def attack(path):
+            def bother(ctl):
+                while not os.path.exists(f'{path}.end'):
+                    harness.error_of(lambda: os.write(ctl, b'cancel'))
+
+            def work(ready):
+                ctls = [os.open(ctl, os.O_WRONLY) for _ in range(writers)]
+                threads = [threading.Thread(target=bother, args=(one,)) for one in ctls]
+                for thread in threads:
+                    thread.start()
+                ready()
+                for thread in threads:
+                    thread.join()
+            ctl = machine.ctl(path)
+            path = f'{machine.directory}/{path}'
+            mallory = Child(machine, NOBODY, work)
+            mallory.wait_ready()
+            took_sec = worst_sec(lambda: os.stat(machine.path('gpus/0/name')), 3)
+            with open(f'{path}.end', 'w', encoding='utf-8'):
+                pass
+            mallory.wait()
+            return took_sec
+
+        quick_sec = attack(machine.pids()[0])
+        slow_sec = attack(launcher.pid)
+        print(f'stat: {quick_sec:.2f} s, {slow_sec:.2f} s', file=sys.stderr)
+        check(slow_sec < quick_sec + SLOW, f'a stat takes {slow_sec:.2f} s')
+        with open(end, 'w', encoding='utf-8'):
+            pass
+        launcher.wait()
 
 
 def test_look_ups_of_unknown():

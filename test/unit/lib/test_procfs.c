@@ -22,6 +22,8 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/proc_file.h"
+#include "lib/proc_source.h"
 #include "test/unit/child.h"
 #include "test/unit/test.h"
 
@@ -154,10 +156,40 @@ static pid_t start_threads(int count)
 	_exit(1);
 }
 
+/* A source that counts what it is asked: each question is a round trip to a helper process. */
+static int questions;
+
+static int read_counted(pid_t pid, const char *name, char **ret_text, size_t *ret_bytes)
+{
+	char path[GCR_PROC_PATH_BYTES];
+	int r;
+
+	questions++;
+	gcr_proc_path(path, pid, name);
+	r = gcr_file_read(path, ret_text, ret_bytes);
+	return r < 0 ? gcr_proc_error(-r) : 0;
+}
+
+static const struct gcr_proc_source counting = {.read = read_counted};
+
+/* However many threads have ended, few questions to the source find the owner, or a living one. */
+static void check_questions(pid_t pid)
+{
+	uid_t uid;
+	gid_t gid;
+
+	gcr_proc_set_source(&counting);
+	questions = 0;
+	CHECK(!gcr_proc_owner(pid, &uid, &gid) && questions == 0);
+	CHECK(gcr_proc_is_ending(pid) == 0 && questions <= 1);
+	gcr_proc_set_source(NULL);
+}
+
 /* Threads that a tracer keeps from ending come before the thread that keeps running. */
 static void test_ended_threads(int count)
 {
 	bool are_too_many = count >= GCR_PROC_THREADS_LOOKED_AT;
+	bool are_roots = count >= GCR_PROC_OWNER_THREADS;
 	struct gcr_proc_stat stat = {0};
 	uid_t uid, expected;
 	pid_t pid;
@@ -184,15 +216,16 @@ static void test_ended_threads(int count)
 	CHECK(gcr_proc_is_ending(pid) == 0);
 #ifdef __SANITIZE_THREAD__
 	/* The runtime has a thread of its own, which is the first. */
-	are_too_many = false;
+	are_roots = false;
 	CHECK(gcr_proc_living_thread(pid) != 0 && gcr_proc_living_thread(pid) != pid);
 #else
 	CHECK(gcr_proc_living_thread(pid) == (are_too_many ? 0 : threads->last));
 #endif
 	expected = geteuid() ? geteuid() : SOMEBODY;
-	if (are_too_many)
+	if (are_roots)
 		expected = 0;
 	CHECK(!gcr_proc_owner(pid, &uid, &gid) && uid == expected);
+	check_questions(pid);
 
 	CHECK(!kill(pid, SIGKILL));
 	for (int i = 0; i < count; i++)
@@ -465,6 +498,7 @@ int main(void)
 	test_status();
 	test_owner();
 	test_ended_threads(0);
+	test_ended_threads(GCR_PROC_OWNER_THREADS - 2);
 	test_ended_threads(20);
 	test_ended_threads(TRACED_MOST);
 	test_files();
