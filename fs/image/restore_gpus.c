@@ -327,6 +327,26 @@ int gcr_restore_check_room(struct gcr_restore *restore, struct gcr_error *error)
 	return 0;
 }
 
+/*
+ * What the driver is said to need there is kept from others while the process is thawed, so it
+ * cannot be more than the GPU has.
+ */
+static int check_control(const struct gcr_restore *restore, const struct gcr_manifest_gpu *then,
+			 const struct gcr_gpus_reply *reply, struct gcr_error *error)
+{
+	const uint8_t *uuid = place_of(restore, then->uuid);
+
+	for (uint32_t i = 0; i < reply->gpus_count; i++)
+		if (!memcmp(reply->gpus[i].uuid, uuid, GCR_UUID_BYTES) &&
+		    reply->gpus[i].total_bytes && then->control_bytes > reply->gpus[i].total_bytes)
+			return gcr_error_set(error, EOPNOTSUPP,
+					     "the driver needed %" PRIu64
+					     " MiB on GPU %u, and GPU %u here has %" PRIu64,
+					     then->control_bytes >> 20, then->index, i,
+					     reply->gpus[i].total_bytes >> 20);
+	return 0;
+}
+
 int gcr_restore_place_gpus(struct gcr_restore *restore, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = malloc(sizeof(*reply));
@@ -340,9 +360,12 @@ int gcr_restore_place_gpus(struct gcr_restore *restore, struct gcr_error *error)
 		const struct gcr_restore_member *member = &restore->members[i];
 		const struct gcr_manifest *manifest = gcr_restore_manifest_of(restore, member);
 
-		for (size_t gpu = 0; gpu < manifest->gpus_count && !result; gpu++)
+		for (size_t gpu = 0; gpu < manifest->gpus_count && !result; gpu++) {
 			result = place_gpu(restore, member->vendor, &manifest->gpus[gpu], reply,
 					   error);
+			if (!result)
+				result = check_control(restore, &manifest->gpus[gpu], reply, error);
+		}
 	}
 	for (unsigned int i = 0; i < restore->moves_count; i++)
 		is_other |= memcmp(restore->moves[i].from, restore->moves[i].to, GCR_UUID_BYTES);

@@ -162,6 +162,9 @@ def test_other_machines():
                 lambda text: other('"memory_bytes": [0-9]*', f'"memory_bytes": {1 << 40}')(
                     re.sub('GPU-........', 'GPU-01234567', text)), 'EOPNOTSUPP', 'bytes of memory')
             place.manifest(one_more_gpu, 'ENODEV', 'more GPUs of this model')
+            # What a thaw keeps for the driver is kept from others.
+            place.manifest(other('"control_bytes": [0-9]*', f'"control_bytes": {1 << 46}'),
+                           'EOPNOTSUPP', 'the driver needed')
         place.manifest(other('"cpu_flags": "', '"cpu_flags": "zmmm '), 'EOPNOTSUPP', 'zmmm')
         place.manifest(other('"kernel": "[0-9]*', '"kernel": "99'), 'EOPNOTSUPP', '99.')
         place.manifest(other('"criu_version": [0-9]*', '"criu_version": 990000'), 'EOPNOTSUPP',
