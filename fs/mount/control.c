@@ -65,7 +65,7 @@ static int check_parties(const struct gcr_parties *parties, struct gcr_process *
 	if (!gcr_parties_are_known(parties))
 		return explain_unknown(error);
 	if (!gcr_parties_reach(parties, process->pid) ||
-	    gcr_proc_owner(process->pid, &uid, &gid) < 0)
+	    gcr_process_find_owner(process, &uid, &gid) < 0)
 		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
 	if (!gcr_parties_own(parties, uid))
 		return gcr_error_set(error, EPERM, "process %d belongs to another user",

@@ -421,11 +421,8 @@ static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *
  */
 static bool may_read_on(const struct file *file)
 {
-	uid_t uid;
-	gid_t gid;
-
 	return !file->process || !file->opener.uid ||
-	       gcr_proc_owner(file->process->pid, &uid, &gid) < 0 || uid == file->opener.uid;
+	       gcr_process_is_still_of(file->process, file->opener.uid);
 }
 
 static void do_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset,

@@ -264,7 +264,7 @@ static int stat_process(struct gcr_daemon *daemon, fuse_ino_t node, struct stat 
 	result = gcr_tree_process(daemon, node, &process);
 	if (result < 0)
 		return result;
-	result = gcr_proc_owner(process->pid, &stat->st_uid, &stat->st_gid);
+	result = gcr_process_find_owner(process, &stat->st_uid, &stat->st_gid);
 	if (!result && gcr_node_kind(node) == GCR_NODE_CRIU_LOG &&
 	    gcr_tree_is_process_log_hidden(daemon, process))
 		stat->st_uid = stat->st_gid = 0;

@@ -247,6 +247,7 @@ int gcr_process_create(struct gcr_processes *processes, pid_t pid, uint64_t star
 	process->state_since_usec = gcr_clock_real_usec();
 	memcpy(process->comm, stat.comm, sizeof(process->comm));
 	gcr_proc_owner(pid, &process->owner, &unused);
+	atomic_init(&process->last_owner, process->owner);
 	result = gcr_event_log_create(&process->events);
 	if (result < 0)
 		return result;

@@ -67,6 +67,7 @@ struct gcr_process {
 	struct gcr_event_log *events;
 	/* Of /proc/PID when found: the owner of the process's events; not used to check rights. */
 	uid_t owner;
+	_Atomic uid_t last_owner; /* likewise, when last asked for (gcr_process_find_owner()) */
 	bool launcher; /* uses no GPU; stands for the GPU processes below it; not listed */
 	/* The vendor of the GPUs in use; meaningless for a launcher. Changed only by recovery. */
 	struct gcr_vendor *_Atomic vendor;
@@ -295,5 +296,17 @@ bool gcr_processes_any_frozen(struct gcr_processes *processes, const struct gcr_
  * The user to whom the process's lines count in an event log, which limits the space of each user.
  */
 uid_t gcr_process_event_owner(const struct gcr_process *process);
+
+/*
+ * The owner of /proc/PID now, as gcr_proc_owner(), which is remembered unless the process has
+ * ended. -ESRCH.
+ */
+int gcr_process_find_owner(struct gcr_process *process, uid_t *ret_uid, gid_t *ret_gid);
+
+/*
+ * May @uid, who was the owner when he opened the process's events, go on reading them? Not while
+ * another user owns the process, nor after its end if another one owned it last.
+ */
+bool gcr_process_is_still_of(struct gcr_process *process, uid_t uid);
 
 #endif

@@ -11,6 +11,7 @@
 #include "fs/store/store.h"
 #include "lib/clock.h"
 #include "lib/proc_lineage.h"
+#include "lib/procfs.h"
 
 #define MEMBERS_USEC (500 * GCR_USEC_PER_MSEC) /* for one listing of members: FUSE threads wait */
 
@@ -38,6 +39,27 @@ void gcr_process_unref(struct gcr_process *process)
 uid_t gcr_process_event_owner(const struct gcr_process *process)
 {
 	return gcr_quota_owner(process->daemon->quota, process->owner);
+}
+
+int gcr_process_find_owner(struct gcr_process *process, uid_t *ret_uid, gid_t *ret_gid)
+{
+	int result = gcr_proc_owner(process->pid, ret_uid, ret_gid);
+
+	/* Otherwise the number may be another process's by now. */
+	if (!result && !gcr_process_pidfd_tells(process))
+		atomic_store(&process->last_owner, *ret_uid);
+	return result;
+}
+
+bool gcr_process_is_still_of(struct gcr_process *process, uid_t uid)
+{
+	uid_t owner;
+	gid_t unused;
+
+	if (gcr_process_find_owner(process, &owner, &unused) < 0 ||
+	    gcr_process_pidfd_tells(process))
+		owner = atomic_load(&process->last_owner);
+	return owner == uid;
 }
 
 struct gcr_process *gcr_processes_find_locked(struct gcr_processes *processes, pid_t pid)

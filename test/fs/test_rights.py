@@ -521,6 +521,10 @@ def test_process_that_is_not_his_any_more():
                 equal(machine.writer(program.pid, 'freeze', uid=NOBODY).result(), 'EACCES')
                 equal(machine.writer(None, f'freeze {program.pid}', uid=NOBODY).result(), 'EPERM')
                 equal(write_by(ctl, 'freeze', NOBODY), 'EPERM')
+                # Nor are its last events his once it has ended.
+                program.kill()
+                program.wait()
+                equal(read(), ['EPERM', 'ok'])
                 os.close(ctl)
                 os.close(fd)
                 os.close(roots)
