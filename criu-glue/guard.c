@@ -237,7 +237,9 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 	return got < (ssize_t)SECRET_BYTES ? 0 : got - (ssize_t)SECRET_BYTES;
 }
 
-/* Has the root, whose pid CRIU has just attached to, been waited for? Then it is another process.
+/*
+ * CRIU has just attached to @pid. Is that the root's pid, and has the root been waited for? Then
+ * the process is another one.
  */
 static bool is_of_another(pid_t pid)
 {

@@ -96,17 +96,6 @@ static uint64_t size_of(const struct gcr_transit *transit)
 	return bytes;
 }
 
-static uint64_t resident_bytes(const struct gcr_transit *transit)
-{
-	uint64_t bytes = 0;
-	struct stat stat;
-
-	for (size_t i = transit->first; i < transit->snapshot->count; i++)
-		if (!gcr_snapshot_stat(transit->snapshot, i, &stat))
-			bytes += (uint64_t)stat.st_blocks * 512;
-	return bytes;
-}
-
 static int check_room_of(pid_t pid, uint64_t needed, struct gcr_error *error)
 {
 	_cleanup_free_ char *what = NULL;
@@ -131,7 +120,9 @@ static int check_memory(const struct gcr_transit *transit, enum gcr_transit_way 
 	int result;
 
 	if (way == GCR_TRANSIT_IN)
-		return check_room_of(getpid(), resident_bytes(transit), error);
+		return check_room_of(getpid(),
+				     gcr_snapshot_files_bytes(transit->snapshot, transit->first),
+				     error);
 	result = check_room_of(transit->snapshot->pid, bytes, error);
 	return result ? result : check_room_of(getpid(), 2 * bytes, error);
 }
@@ -431,8 +422,8 @@ static int copy_in(int from_fd, int to_fd, const struct piece *piece, char *buff
 }
 
 /*
- * Copy into a file of the store that users may have open. In the table of inodes it is open until
- * the end of the piece, so nobody begins to map it meanwhile.
+ * Copy into a file of the store that users may have open. The table of inodes counts the file as
+ * open until the piece is copied, so that no user begins to map the file during the copy.
  */
 static int copy_back(struct gcr_transit *transit, int from_fd, int to_fd, struct piece *piece,
 		     char *buffer)

@@ -213,9 +213,9 @@ static bool is_gone(const struct gcr_dump *dump, pid_t pid)
 }
 
 /*
- * Removes the refusals for processes that have ended: these prevent no dump, and what was seen may
- * be of a process that was given the same pid. For every other process, the pid was its own during
- * the whole scan.
+ * Removes the refusals that name processes which have ended. Such a process prevents no dump, and
+ * the scan may have looked at another process that was given its pid. A process that has not been
+ * waited for had its pid during the whole scan.
  */
 static void drop_gone(const struct gcr_dump *dump, struct gcr_opens *opens)
 {

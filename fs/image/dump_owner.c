@@ -75,13 +75,6 @@ static int is_in_our_user_namespace(pid_t pid)
 	return ours.st_dev == its.st_dev && ours.st_ino == its.st_ino;
 }
 
-/* Is the pid still that of the process that was listed? */
-static bool is_still(const struct gcr_dump_member *member)
-{
-	return member->pidfd >= 0 &&
-	       (syscall(SYS_pidfd_send_signal, member->pidfd, 0, NULL, 0) == 0 || errno != ESRCH);
-}
-
 /*
  * Does this process belong to the owner of the tree's root, with no more rights than the writer?
  * For a process with another user's rights gcr_proc_owner() returns root, because such a process is
@@ -123,7 +116,7 @@ static int check_member(const struct gcr_dump *dump, const struct gcr_dump_membe
 	if (!result)
 		result = is_of_owner(dump, member->proc.pid, &ids);
 	/* Checked after reading the ids: if the pid has been reused, they are another process's. */
-	if (!is_still(member))
+	if (gcr_dump_is_gone(member))
 		return 1;
 	if (result >= 0)
 		*ret_rights = TAKE_PTR(ids.rights);

@@ -50,7 +50,10 @@ struct job {
 static const struct fuse_lowlevel_ops *real;
 static const struct gcr_session_turns *session;
 
-/* A user who has jobs of one kind running or queued: verbs do not wait behind other requests. */
+/*
+ * A user who has jobs of one kind running or queued. A user with jobs of both kinds has two of
+ * these, so that the user's verbs do not wait behind the user's other requests.
+ */
 struct owner {
 	struct owner *next;
 	uid_t uid;

@@ -57,7 +57,10 @@ int gcr_gpus_ask(struct gcr_gpus *gpus, const struct gcr_vendor *vendor, struct 
 /* Marks the figures as out of date: the next reader waits for new ones. */
 void gcr_gpus_expire(struct gcr_gpus *gpus);
 
-/* Describes a GPU in a manifest, but for its index and what is counted for a process. */
+/*
+ * Fills in the fields of @gpu that describe the GPU itself: UUID, name, memory and architecture.
+ * Its index, and the bytes of a process on it, stay as they are.
+ */
 void gcr_gpu_describe(const struct gcr_backend *backend, const struct gcr_gpu_info *info,
 		      struct gcr_manifest_gpu *gpu);
 

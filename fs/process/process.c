@@ -261,7 +261,10 @@ int gcr_process_create(struct gcr_processes *processes, pid_t pid, uint64_t star
 	return 0;
 }
 
-/* Is @known, which may be NULL, an entry of that process that serves for what is asked for? */
+/*
+ * Is @known, an entry of the table with the right pid, or NULL, the entry of the process that began
+ * at @start_ticks? A @launcher may have any entry; a GPU process needs one that is no launcher's.
+ */
 static bool is_same(const struct gcr_process *known, uint64_t start_ticks, bool launcher)
 {
 	return known && known->start_ticks == start_ticks && (launcher || !known->launcher);

@@ -73,8 +73,8 @@ static struct gcr_folder_known **find_known_locked(uint32_t number)
 }
 
 /*
- * Give the folder a number: not one under which the kernel knows items, whoever keeps them.
- * -ENFILE: there is none. The caller holds folders.lock.
+ * Give the folder a number that no folder has, and under which the kernel knows no item of a folder
+ * that is gone. -ENFILE: there is no such number. The caller holds folders.lock.
  */
 static int number_locked(struct gcr_folder *folder)
 {

@@ -90,8 +90,9 @@ void gcr_snapshot_end_verb(struct gcr_snapshot *snapshot)
 	gcr_folder_end_verb(snapshot->folder);
 }
 
-/* The memory that the files from @first on have; with @recounts the folder counts each with its. */
-static uint64_t sum_files(struct gcr_snapshot *snapshot, size_t first, bool recounts)
+/* The memory of the files from @first on. @recounts: the folder counts each file with its memory.
+ */
+static uint64_t sum_files(const struct gcr_snapshot *snapshot, size_t first, bool recounts)
 {
 	uint64_t sum = 0;
 	struct stat stat;
@@ -107,12 +108,17 @@ static uint64_t sum_files(struct gcr_snapshot *snapshot, size_t first, bool reco
 	return sum;
 }
 
+uint64_t gcr_snapshot_files_bytes(const struct gcr_snapshot *snapshot, size_t first)
+{
+	return sum_files(snapshot, first, false);
+}
+
 int gcr_snapshot_begin_growth(struct gcr_snapshot *snapshot, size_t first, uint64_t *ret_bytes)
 {
 	int result = gcr_folder_touch(snapshot->folder);
 
 	if (!result)
-		*ret_bytes = sum_files(snapshot, first, false);
+		*ret_bytes = gcr_snapshot_files_bytes(snapshot, first);
 	return result;
 }
 

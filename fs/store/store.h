@@ -459,6 +459,8 @@ struct gcr_folder *gcr_snapshot_folder(const struct gcr_snapshot *snapshot);
 int gcr_snapshot_begin_verb(struct gcr_snapshot *snapshot, struct gcr_error *error);
 void gcr_snapshot_end_verb(struct gcr_snapshot *snapshot);
 
+/* The memory that the files from @first on have now. */
+uint64_t gcr_snapshot_files_bytes(const struct gcr_snapshot *snapshot, size_t first);
 /*
  * A verb writes once more to the files of a complete snapshot, those from @first on. Users may have
  * made holes in them since, and use the room for other files, so from now on the files count with

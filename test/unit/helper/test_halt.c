@@ -464,7 +464,10 @@ static void test_given_up(void)
 	gcr_helpers_destroy(helpers);
 }
 
-/* The process has ended, and its pid is another's: nobody is stopped. */
+/*
+ * The process of the pidfd has ended, and the pid belongs to another process: the helper stops no
+ * thread of that process.
+ */
 static void test_pid_of_another(void)
 {
 	struct gcr_helpers *helpers = make_pool();

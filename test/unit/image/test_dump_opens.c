@@ -2,13 +2,11 @@
 /* The scan of what a tree has open, if processes of the tree end meanwhile. */
 #include <sched.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "fs/image/dump_private.h"
+#include "test/unit/child.h"
 #include "test/unit/test.h"
 
 static int open_pidfd(pid_t pid)
@@ -19,31 +17,10 @@ static int open_pidfd(pid_t pid)
 	return pidfd;
 }
 
-/* A process that no dump takes: it has a network namespace of its own. */
-static pid_t start_apart(void)
+/* Makes the process one that no dump takes. */
+static void go_apart(const char *unused)
 {
-	int sockets[2];
-	pid_t pid;
-	char byte = 0;
-
-	CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) == 0);
-	pid = fork();
-	CHECK(pid >= 0);
-	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		CHECK(unshare(CLONE_NEWNET) == 0 && write(sockets[1], &byte, 1) == 1);
-		for (;;)
-			pause();
-	}
-	CHECK(read(sockets[0], &byte, 1) == 1);
-	close(sockets[0]);
-	close(sockets[1]);
-	return pid;
-}
-
-static void end(pid_t pid)
-{
-	CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+	CHECK(unshare(CLONE_NEWNET) == 0);
 }
 
 /* Is the process with this pid refused, if the tree's member is the process of this pidfd? */
@@ -76,16 +53,18 @@ static bool is_refused(struct gcr_daemon *daemon, pid_t pid, int pidfd)
 /* A process that ends counts as long as it keeps its pid. Then another's files are not named. */
 static void test_pid_of_another(struct gcr_daemon *daemon)
 {
-	pid_t ended = start_apart(), other = start_apart();
-	int pidfd = open_pidfd(ended);
+	struct child ended = start_child(go_apart, NULL), other = start_child(go_apart, NULL);
+	int pidfd = open_pidfd(ended.pid);
 
-	CHECK(is_refused(daemon, ended, pidfd));
-	end(ended);
-	CHECK(!is_refused(daemon, other, pidfd));
+	CHECK(is_refused(daemon, ended.pid, pidfd));
+	/* The other child has a copy of the descriptor that would end this one. */
+	CHECK(kill(ended.pid, SIGKILL) == 0);
+	end_child(ended);
+	CHECK(!is_refused(daemon, other.pid, pidfd));
 	/* A member that had ended when the tree was listed. */
-	CHECK(!is_refused(daemon, other, -1));
+	CHECK(!is_refused(daemon, other.pid, -1));
 	close(pidfd);
-	end(other);
+	end_child(other);
 }
 
 int main(void)
