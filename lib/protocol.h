@@ -61,7 +61,7 @@ enum gcr_message_type {
 	 * daemon -> gpucr-halt: HALT stops the threads of a program and is answered by
 	 * GCR_MESSAGE_RESULT; HALT_END lets the threads run again, and the helper ends
 	 */
-	GCR_MESSAGE_HALT = 36,	   /* struct gcr_halt_request; fds: our pidfd, the page, its pidfd */
+	GCR_MESSAGE_HALT = 36, /* struct gcr_halt_request; fds: our pidfd, the page, its pidfd */
 	GCR_MESSAGE_HALT_END = 37, /* no payload; not answered */
 
 	GCR_MESSAGE_RESULT = 64, /* struct gcr_result */
