@@ -440,6 +440,7 @@ static int copy_back(struct gcr_transit *transit, int from_fd, int to_fd, struct
 	piece->keeps_memory = !result && (piece->is_shared || gcr_inodes_is_passed(&stat));
 	if (!result)
 		result = copy_out(transit, from_fd, to_fd, piece, buffer);
+	gcr_inodes_leave(to_fd);
 	gcr_inodes_close(to_fd, &(struct gcr_inodes_bytes){0});
 	return result;
 }

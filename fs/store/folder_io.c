@@ -329,7 +329,7 @@ void gcr_folder_settle_inode(const struct gcr_folder *folder, int fd, uint64_t b
 	 * never left uncounted.
 	 */
 	if (bytes && !fstat(fd, &stat) &&
-	    (gcr_inodes_folders(&stat) > (closes ? 1 : 0) || stat.st_nlink))
+	    (gcr_inodes_holders(&stat) > (closes ? 1 : 0) || stat.st_nlink))
 		counted.store = folder->store;
 	if (counted.store)
 		gcr_store_hold(counted.store, bytes);
@@ -391,6 +391,7 @@ void gcr_folder_close(struct gcr_folder_file *file)
 			;
 		*link = inode->next;
 		leave_item(folder, inode);
+		gcr_inodes_leave(inode->fd);
 	}
 	/*
 	 * The pending change delays gcr_folder_take_room() until the account is no longer used

@@ -35,6 +35,7 @@ struct entry {
 	dev_t device;
 	ino_t inode;
 	unsigned int folders; /* number of folders that have the file open */
+	unsigned int leaving; /* of these, the folders that are closing the file */
 	struct free_name *free_names;
 	bool is_passed;
 	bool is_older;	      /* made before gcr_inodes_begin() */
@@ -340,7 +341,7 @@ int gcr_inodes_pass(const struct stat *stat, bool *ret_was_passed)
 
 	GCR_LOCK_SCOPE(&table.lock);
 	entry = get_locked(stat);
-	if (!entry || entry->folders != 1)
+	if (!entry || entry->folders - entry->leaving != 1)
 		return -EBUSY;
 	*ret_was_passed = entry->is_passed;
 	entry->is_passed = true;
@@ -387,13 +388,39 @@ bool gcr_inodes_is_known(const struct stat *stat)
 	return get_locked(stat);
 }
 
-unsigned int gcr_inodes_folders(const struct stat *stat)
+/* Number of folders that have the file open; with @with_leaving also those that are closing it. */
+static unsigned int count_folders(const struct stat *stat, bool with_leaving)
 {
 	const struct entry *entry;
 
 	GCR_LOCK_SCOPE(&table.lock);
 	entry = get_locked(stat);
-	return entry ? entry->folders : 0;
+	if (!entry)
+		return 0;
+	return with_leaving ? entry->folders : entry->folders - entry->leaving;
+}
+
+unsigned int gcr_inodes_folders(const struct stat *stat)
+{
+	return count_folders(stat, false);
+}
+
+unsigned int gcr_inodes_holders(const struct stat *stat)
+{
+	return count_folders(stat, true);
+}
+
+void gcr_inodes_leave(int fd)
+{
+	struct entry *entry;
+	struct stat stat;
+
+	if (fstat(fd, &stat) < 0)
+		return;
+	GCR_LOCK_SCOPE(&table.lock);
+	entry = get_locked(&stat);
+	if (entry)
+		entry->leaving++;
 }
 
 /* ---- the end of a file ---- */
@@ -544,6 +571,8 @@ static bool lose(int fd, bool closes, const struct gcr_inodes_bytes *bytes)
 	if (get_settled_locked(fd, &stat, &entry)) {
 		if (entry && closes) {
 			entry->folders--;
+			if (entry->leaving)
+				entry->leaving--;
 			entry->has_grown = entry->is_older &&
 					   (entry->older_bytes < (uint64_t)stat.st_size ||
 					    entry->older_bytes < (uint64_t)stat.st_blocks * 512);

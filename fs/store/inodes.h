@@ -75,8 +75,17 @@ void gcr_inodes_count_names(struct gcr_store *store, uint32_t adopter);
  * that has an entry; for others the answer is no.
  */
 bool gcr_inodes_is_passed(const struct stat *stat);
-/* Number of folders that have the file open. */
+/* Number of folders that have the file open and are not closing it. */
 unsigned int gcr_inodes_folders(const struct stat *stat);
+/* The same with the folders that are closing it: gcr_inodes_close() has not ended for them. */
+unsigned int gcr_inodes_holders(const struct stat *stat);
+/*
+ * A folder begins to close the file of @fd: it does not use the file any more, and may open it
+ * again as another user of the file. gcr_inodes_close() must follow. Called under the lock with
+ * which the folder gives up its inode, so that no thread finds the folder in the count and the
+ * inode already gone.
+ */
+void gcr_inodes_leave(int fd);
 /*
  * Does the table have an entry of the file? If so, gcr_inodes_removed() must follow the removal of
  * a name.
@@ -97,10 +106,11 @@ struct gcr_inodes_bytes {
 
 /*
  * gcr_inodes_removed(): a name of the file of @fd (O_PATH is enough) has been removed.
- * gcr_inodes_close(): a folder has closed the file, and @fd is the folder's last descriptor. If no
- * name is left and no folder has the file open, the memory of a passed file is freed. Returns true
- * if the table takes @bytes over, because the remaining names or folders have not counted the file;
- * the bytes then keep counting, also for the user, until the file is unused, and the table calls
+ * gcr_inodes_close(): a folder has closed the file after gcr_inodes_leave(), and @fd is the
+ * folder's last descriptor. If no name is left and no folder has the file open, the memory of a
+ * passed file is freed. Returns true if the table takes @bytes over, because the remaining names or
+ * folders have not counted the file; the bytes then keep counting, also for the user, until the
+ * file is unused, and the table calls
  * gcr_store_let_go(). Returns false if the bytes are still the caller's to release, also if the
  * table has already taken over those of another name.
  */

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include "fs/image/dump_private.h"
+#include "fs/process/process_private.h"
+#include "fs/verb/operation_data.h"
 #include "test/unit/child.h"
 #include "test/unit/test.h"
 
@@ -27,7 +29,16 @@ static void go_apart(const char *unused)
 static bool is_refused(struct gcr_daemon *daemon, pid_t pid, int pidfd)
 {
 	struct gcr_command command = {0};
-	struct gcr_task task = {.command = &command};
+	struct gcr_operation operation = {
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.deadline_usec = INT64_MAX,
+	};
+	struct gcr_process process = {.lock = PTHREAD_MUTEX_INITIALIZER};
+	struct gcr_task task = {
+		.operation = &operation,
+		.process = &process,
+		.command = &command,
+	};
 	struct gcr_dump_member members[] = {
 		{.proc.pid = getpid(), .pidfd = open_pidfd(getpid())},
 		{.proc.pid = pid, .pidfd = pidfd},

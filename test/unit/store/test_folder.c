@@ -7,10 +7,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 
+#include "fs/store/inodes.h"
 #include "fs/store/store.h"
 #include "test/unit/test.h"
 
@@ -427,6 +430,70 @@ static void test_numbers(void)
 	CHECK(other_number() == number);
 }
 
+#define APPENDS 10000
+
+static void *append_often(void *item)
+{
+	static atomic_uint_least64_t offset;
+
+	for (size_t i = 0; i < APPENDS; i++) {
+		struct gcr_folder_file *file;
+
+		CHECK(!gcr_folder_open(folder, *(uint32_t *)item, O_RDWR, &file));
+		CHECK(gcr_folder_write(file, "x", 1, atomic_fetch_add(&offset, 1)) == 1);
+		gcr_folder_close(file);
+	}
+	return NULL;
+}
+
+/* A file that one thread closes and another one opens is not taken for one of two folders. */
+static void test_closed_and_opened(void)
+{
+	pthread_t threads[3];
+	uint32_t item;
+
+	start();
+	gcr_folder_close(make_file(GCR_FOLDER_ROOT, "appended", &item));
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(threads); i++)
+		CHECK(!pthread_create(&threads[i], NULL, append_often, &item));
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(threads); i++)
+		CHECK(!pthread_join(threads[i], NULL));
+	CHECK(!gcr_folder_remove(folder, GCR_FOLDER_ROOT, "appended", false));
+	gcr_folder_forget(folder, item, UINT64_MAX);
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
+/* A folder that is closing a file counts as a holder of the file, and not as a user of it. */
+static void test_leave(void)
+{
+	const struct gcr_inodes_bytes none = {0};
+	bool was_passed;
+	struct stat stat;
+	uint32_t item;
+	int fd;
+
+	start();
+	gcr_folder_close(make_file(GCR_FOLDER_ROOT, "appended", &item));
+	fd = gcr_folder_open_item(folder, item, O_RDWR);
+	CHECK(fd >= 0 && !fstat(fd, &stat));
+	CHECK(!gcr_inodes_open(fd) && !gcr_inodes_open(fd));
+	CHECK(gcr_inodes_folders(&stat) == 2 && gcr_inodes_holders(&stat) == 2);
+	CHECK(gcr_inodes_pass(&stat, &was_passed) == -EBUSY);
+	gcr_inodes_leave(fd);
+	CHECK(gcr_inodes_folders(&stat) == 1 && gcr_inodes_holders(&stat) == 2);
+	CHECK(!gcr_inodes_pass(&stat, &was_passed) && !was_passed);
+	gcr_inodes_unpass(&stat);
+	gcr_inodes_close(fd, &none);
+	CHECK(gcr_inodes_folders(&stat) == 1 && gcr_inodes_holders(&stat) == 1);
+	gcr_inodes_leave(fd);
+	gcr_inodes_close(fd, &none);
+	CHECK(gcr_inodes_holders(&stat) == 0 && !gcr_inodes_is_known(&stat));
+	close(fd);
+	CHECK(!gcr_folder_remove(folder, GCR_FOLDER_ROOT, "appended", false));
+	gcr_folder_forget(folder, item, UINT64_MAX);
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
 int main(void)
 {
 	char command[128];
@@ -443,6 +510,8 @@ int main(void)
 	test_verbs();
 	test_depth();
 	test_move_of_many();
+	test_closed_and_opened();
+	test_leave();
 	snprintf(command, sizeof(command), "rm -r %s", directory);
 	CHECK(!system(command));
 	return 0;
