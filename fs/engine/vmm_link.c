@@ -371,29 +371,39 @@ int gcr_vmm_check_handed(struct gcr_vmm *vmm, struct gcr_error *error)
 	return facts.phase == GCR_PRELOAD_HANDED ? 0 : gcr_vmm_took_it_back(error);
 }
 
+/* The verb is to stop. @reason: why the gate could not be closed so far; without words: unknown. */
+static int give_up_gate(struct gcr_vmm *vmm, const struct gcr_error *reason,
+			struct gcr_error *error)
+{
+	if (gcr_task_stopped(vmm->drive.task) != ETIMEDOUT || !reason->words[0])
+		return gcr_drive_stopped(error);
+	*error = *reason;
+	gcr_error_prefix(error, "it did not come to rest in time (timeout=SEC allows more)");
+	return -ETIMEDOUT;
+}
+
 static int close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_gate_request request = {.timeout_ms = GATE_FIRST_MSEC};
 	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_error reason = {0};
 
 	for (;;) {
 		int64_t left_msec;
 		int result;
 
 		if (gcr_task_stopped(drive->task))
-			return gcr_drive_stopped(error);
+			return give_up_gate(vmm, &reason, error);
 		left_msec = (gcr_task_deadline_usec(drive->task) - gcr_clock_usec()) /
 			    GCR_USEC_PER_MSEC;
 		if (left_msec < request.timeout_ms)
 			request.timeout_ms = left_msec > 10 ? (uint32_t)left_msec : 10;
 		result = ask_with(vmm, GCR_MESSAGE_GATE_CLOSE, &request, sizeof(request), NULL, 0,
-				  error);
-		if (result != -ETIMEDOUT)
+				  &reason);
+		if (result != -ETIMEDOUT) {
+			if (result < 0)
+				*error = reason;
 			return result;
-		if (gcr_task_stopped(drive->task) == ETIMEDOUT) {
-			gcr_error_prefix(error, "it did not come to rest in time (timeout=SEC "
-						"allows more)");
-			return -ETIMEDOUT;
 		}
 		if (request.timeout_ms < GATE_MOST_MSEC)
 			request.timeout_ms *= 2;
