@@ -23,8 +23,10 @@
 #include "backend/preload/device.h"
 #include "backend/preload/ending.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/gate_close.h"
 #include "backend/preload/hold.h"
 #include "backend/preload/limit.h"
+#include "backend/preload/listener.h"
 #include "backend/preload/managed.h"
 #include "backend/preload/memory.h"
 #include "backend/preload/park.h"
@@ -719,10 +721,8 @@ void gcr_agent_start(void)
 	errno = saved_errno;
 }
 
-void gcr_agent_forget(void)
+static void forget(void)
 {
-	gcr_connection_forget();
-	gcr_wakeup_forget();
 	/* Descriptors of a message that the agent was handling: no other code closes them here. */
 	close_fds(&agent.message);
 	agent.phase = GCR_PRELOAD_RUNNING;
@@ -733,3 +733,5 @@ void gcr_agent_forget(void)
 	agent.is_touched = false;
 	atomic_store(&agent.is_there, false);
 }
+
+GCR_LISTEN(fork, forget);

@@ -10,7 +10,4 @@
 /* Called when cuInit (hipInit) has succeeded: starts the agent, once per process. Keeps errno. */
 void gcr_agent_start(void);
 
-/* In the child of a fork: resets the state, since the child has no agent and no connection. */
-void gcr_agent_forget(void);
-
 #endif

@@ -13,15 +13,12 @@
 
 #include <pthread.h>
 
+#include "backend/preload/converts.h"
 #include "backend/preload/device.h"
 #include "backend/preload/driver_error.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/green.h"
-#include "backend/preload/ipc.h"
-#include "backend/preload/managed.h"
-#include "backend/preload/memory.h"
-#include "backend/preload/pool.h"
-#include "backend/preload/shared_object.h"
+#include "backend/preload/listener.h"
 
 /*
  * The library makes allocations larger than this. Up to 1 MiB the driver puts two or more
@@ -38,15 +35,6 @@
 /* Larger requests go to the driver, which refuses them with its own error: no GPU has as much
  * memory, and rounding up would overflow at the end of the range. */
 #define MOST_BYTES (1ull << 50)
-
-/* The result of a call that the library refuses. HIP keeps each thread's last error, so HIP has to
- * be given a call that it refuses (@asked). */
-#define INVALID_ADDRESS 512
-#ifdef GCR_HIP
-#define REFUSAL(asked) (asked)
-#else
-#define REFUSAL(asked) CUDA_ERROR_INVALID_VALUE
-#endif
 
 /* A real row longer than this is not kept as the companion, since too much VRAM would be wasted. */
 #define COMPANION_ROW_BYTES (64ull << 10)
@@ -67,7 +55,7 @@ CUresult gcr_allocation_new_companion(CUdeviceptr *ret_companion)
 	return GCR_REAL(cuMemAlloc_v2)(ret_companion, COMPANION_BYTES);
 }
 
-bool gcr_memory_owns(unsigned long long address)
+bool gcr_allocation_owns(CUdeviceptr address)
 {
 	GCR_TABLE_LOCK();
 
@@ -268,8 +256,7 @@ CUresult gcr_own_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t 
 
 /* ---- freeing it ---- */
 
-/* Frees an allocation whose companion is freed: all work that could use the memory has ended. */
-static void finish(struct gcr_mapping *mapping)
+void gcr_allocation_finish_free(struct gcr_mapping *mapping)
 {
 	CUdeviceptr start = mapping->start;
 	size_t bytes = mapping->bytes;
@@ -286,12 +273,8 @@ static void finish(struct gcr_mapping *mapping)
 	GCR_REAL(cuMemAddressFree)(start, bytes);
 }
 
-/*
- * Marks the allocation that begins at @address as being freed, so that no other thread frees it,
- * and returns it. NULL: no allocation begins there; *ret_ours: is @address inside one nevertheless?
- */
-static struct gcr_mapping *begin_free(CUdeviceptr address, CUdeviceptr *ret_companion,
-				      bool *ret_ours)
+struct gcr_mapping *gcr_allocation_begin_free(CUdeviceptr address, CUdeviceptr *ret_companion,
+					      bool *ret_ours)
 {
 	GCR_TABLE_LOCK();
 	struct gcr_mapping *mapping = gcr_table_find_allocation(address);
@@ -305,130 +288,12 @@ static struct gcr_mapping *begin_free(CUdeviceptr address, CUdeviceptr *ret_comp
 	return mapping;
 }
 
-static void abandon_free(struct gcr_mapping *mapping)
+void gcr_allocation_abandon_free(struct gcr_mapping *mapping)
 {
 	GCR_TABLE_LOCK();
 
 	mapping->allocation->freeing = false;
 }
-
-/* Frees memory of the driver's own, and updates the counts of memory that is shared. */
-static CUresult free_drivers(__typeof__(cuMemFree_v2) *real, CUdeviceptr pointer)
-{
-	struct gcr_shared_end range = gcr_shared_begin_end(GCR_SHARED_RANGE, pointer);
-	struct gcr_shared_end memory = gcr_shared_begin_end(GCR_SHARED_POOL_MEMORY, pointer);
-	struct gcr_ipc_end exported = gcr_ipc_begin_end(pointer);
-	struct gcr_pool *pool = gcr_pool_take(pointer);
-	CUresult result = real(pointer);
-
-	gcr_pool_freed(pool, pointer, result);
-	gcr_shared_finish_end(&range, result);
-	gcr_shared_finish_end(&memory, result);
-	gcr_ipc_finish_end(&exported, result);
-	return result;
-}
-
-static CUresult free_drivers_async(__typeof__(cuMemFreeAsync) *real, CUdeviceptr pointer,
-				   CUstream stream)
-{
-	struct gcr_shared_end memory = gcr_shared_begin_end(GCR_SHARED_POOL_MEMORY, pointer);
-	struct gcr_ipc_end exported = gcr_ipc_begin_end(pointer);
-	struct gcr_pool *pool = gcr_pool_take(pointer);
-	CUresult result = real(pointer, stream);
-
-	gcr_pool_freed(pool, pointer, result);
-	gcr_shared_finish_end(&memory, result);
-	gcr_ipc_finish_end(&exported, result);
-	return result;
-}
-
-GCR_OWN(cuMemFree_v2);
-CUresult gcr_own_cuMemFree_v2(CUdeviceptr pointer)
-{
-	__typeof__(cuMemFree_v2) *real = GCR_WRAPPED(cuMemFree_v2);
-	struct gcr_mapping *mapping;
-	CUdeviceptr companion;
-	CUresult result;
-	int managed_result;
-	bool ours;
-
-	if (!real)
-		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE_WHOLE(cuMemFree_v2);
-	mapping = begin_free(pointer, &companion, &ours);
-	if (!mapping && !ours && gcr_managed_free(pointer, &managed_result))
-		return (CUresult)managed_result;
-	if (!mapping)
-		return ours ? REFUSAL(real(INVALID_ADDRESS)) : free_drivers(real, pointer);
-	result = real(companion);
-	if (result)
-		abandon_free(mapping);
-	else
-		finish(mapping);
-	return result;
-}
-
-/* The driver may free cuMemAlloc's memory in stream order; here the library waits for the
- * stream. */
-static CUresult free_own_async(__typeof__(cuMemFreeAsync) *real,
-			       __typeof__(cuStreamSynchronize) *synchronize,
-			       struct gcr_mapping *mapping, CUdeviceptr companion, CUstream stream)
-{
-	CUresult result;
-	GCR_GATE_NO_CANCEL();
-
-	result = real(companion, stream);
-	if (result) {
-		abandon_free(mapping);
-		return result;
-	}
-	synchronize(stream);
-	finish(mapping);
-	return CUDA_SUCCESS;
-}
-
-static CUresult free_async(__typeof__(cuMemFreeAsync) *real,
-			   __typeof__(cuStreamSynchronize) *synchronize, CUdeviceptr pointer,
-			   CUstream stream)
-{
-	struct gcr_mapping *mapping;
-	CUdeviceptr companion;
-	bool ours;
-
-	mapping = begin_free(pointer, &companion, &ours);
-	if (mapping)
-		return free_own_async(real, synchronize, mapping, companion, stream);
-	return ours ? CUDA_ERROR_INVALID_VALUE : free_drivers_async(real, pointer, stream);
-}
-
-GCR_OWN(cuMemFreeAsync);
-CUresult gcr_own_cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
-{
-	__typeof__(cuMemFreeAsync) *real = GCR_WRAPPED(cuMemFreeAsync);
-
-	if (!real)
-		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMemFreeAsync);
-	gcr_gate_submitted();
-	return free_async(real, GCR_REAL(cuStreamSynchronize), pointer, stream);
-}
-
-#ifndef GCR_HIP
-GCR_OWN_AS(cuMemFreeAsync_ptsz, cuMemFreeAsync);
-CUresult gcr_own_cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
-{
-	__typeof__(cuMemFreeAsync) *real = GCR_WRAPPED_AS(cuMemFreeAsync_ptsz, cuMemFreeAsync);
-	__typeof__(cuStreamSynchronize) *synchronize =
-		(__typeof__(cuStreamSynchronize) *)gcr_entry_real(
-			GCR_ENTRY_cuStreamSynchronize_ptsz);
-
-	if (!real || !synchronize)
-		return CUDA_ERROR_NOT_FOUND;
-	GCR_GATE(cuMemFreeAsync_ptsz);
-	gcr_gate_submitted();
-	return free_async(real, synchronize, pointer, stream);
-}
-#endif
 
 /* Lowers the open count of memory from cuIpcOpenMemHandle. *@ret_mapping: set on the last close. */
 static CUresult begin_close(CUdeviceptr pointer, struct gcr_mapping **ret_mapping)
@@ -455,7 +320,7 @@ CUresult gcr_allocation_close(CUdeviceptr pointer)
 		return result;
 	result = GCR_REAL(cuMemFree_v2)(mapping->allocation->companion);
 	if (result == CUDA_SUCCESS) {
-		finish(mapping);
+		gcr_allocation_finish_free(mapping);
 		return CUDA_SUCCESS;
 	}
 	gcr_table_lock();
@@ -483,14 +348,13 @@ static struct gcr_mapping *take_from(CUcontext context, CUdeviceptr *address)
 }
 
 /* The driver has freed the companions with the context: frees the memory of these allocations. */
-void gcr_memory_context_gone(void *context)
+static void context_gone(CUcontext context)
 {
 	struct gcr_mapping *mapping;
 	CUdeviceptr address = 0;
 
-	while ((mapping = take_from((CUcontext)context, &address)))
-		finish(mapping);
-	gcr_peer_context_gone((CUcontext)context);
-	gcr_ipc_context_gone((CUcontext)context);
-	gcr_shared_context_gone((CUcontext)context);
+	while ((mapping = take_from(context, &address)))
+		gcr_allocation_finish_free(mapping);
 }
+
+GCR_LISTEN(context_gone, context_gone);

@@ -25,7 +25,24 @@ bool gcr_allocation_takes(size_t bytes);
  * allocation, and the companion is still the caller's. */
 CUresult gcr_allocation_make(CUdeviceptr companion, size_t bytes, CUdeviceptr *ret_start);
 
-/* Implements cuIpcCloseMemHandle for memory for which gcr_memory_owns() returns true. */
+/*
+ * Is @address in a device allocation made by the library? cuMemFree looks in the table itself.
+ */
+bool gcr_allocation_owns(CUdeviceptr address);
+
+/*
+ * Freeing: marks the allocation that begins at @address as being freed, so that no other thread
+ * frees it, and returns it. The caller frees the companion, then calls one of the functions below.
+ * NULL: no allocation begins there; *ret_ours: is @address inside one nevertheless?
+ */
+struct gcr_mapping *gcr_allocation_begin_free(CUdeviceptr address, CUdeviceptr *ret_companion,
+					      bool *ret_ours);
+/* The companion could not be freed: the allocation is as before. */
+void gcr_allocation_abandon_free(struct gcr_mapping *mapping);
+/* The companion is freed, so all work that could use the memory has ended: frees the memory. */
+void gcr_allocation_finish_free(struct gcr_mapping *mapping);
+
+/* Implements cuIpcCloseMemHandle for memory for which gcr_allocation_owns() returns true. */
 CUresult gcr_allocation_close(CUdeviceptr pointer);
 
 /*
@@ -44,8 +61,5 @@ size_t gcr_peer_devices(CUcontext owner, int device, int *ret_devices);
  * withdraws that right (NULL: any context). CUDA_ERROR_OUT_OF_MEMORY, or the driver's error. */
 CUresult gcr_peer_add(CUcontext user, int device, CUcontext owner);
 void gcr_peer_drop(CUcontext user, CUcontext owner);
-/* The context is destroyed: drops all rights of it and to its memory. */
-void gcr_peer_context_gone(CUcontext context);
-void gcr_peer_forget(void);
 
 #endif

@@ -14,7 +14,7 @@
 #include "backend/preload/gate.h"
 #include "backend/preload/green.h"
 #include "backend/preload/hip_idle.h"
-#include "backend/preload/managed.h"
+#include "backend/preload/listener.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
@@ -142,7 +142,7 @@ uint32_t gcr_captures_thread(void)
 	return captures.count ? (uint32_t)captures.list[0].thread : 0;
 }
 
-void gcr_captures_context_gone(CUcontext context)
+static void context_gone(CUcontext context)
 {
 	if (count() == 0)
 		return;
@@ -151,6 +151,8 @@ void gcr_captures_context_gone(CUcontext context)
 		if (captures.list[i].context == context)
 			remove_at(i--);
 }
+
+GCR_LISTEN(context_gone, context_gone);
 
 /*
  * Has this capture ended? The default stream of another thread cannot be queried; its capture has
@@ -200,11 +202,13 @@ void gcr_captures_verify(void)
 	}
 }
 
-void gcr_captures_forget(void)
+static void forget(void)
 {
 	captures.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	captures.count = 0;
 }
+
+GCR_LISTEN(fork, forget);
 
 /* ---- the driver's functions ---- */
 
@@ -335,7 +339,7 @@ static CUresult destroy(__typeof__(cuStreamDestroy_v2) *real, CUstream stream)
 	CUresult result;
 
 	if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD)
-		gcr_managed_stream_gone(stream);
+		GCR_TELL(stream_gone, stream);
 	result = real(stream);
 	if (result != CUDA_SUCCESS && was_known)
 		insert(&capture);

@@ -20,9 +20,4 @@ uint32_t gcr_captures_thread(void);
 /* Is this stream part of an open capture, whether or not the capture began in this stream? */
 bool gcr_captures_has(CUstream stream, bool per_thread);
 
-void gcr_captures_context_gone(CUcontext context);
-
-/* In the child of a fork. */
-void gcr_captures_forget(void);
-
 #endif

@@ -20,6 +20,7 @@
 #include "backend/preload/descriptor.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/hold.h"
+#include "backend/preload/listener.h"
 #include "backend/preload/preload.h"
 #include "backend/preload/wakeup.h"
 #include "lib/cleanup.h"
@@ -243,8 +244,10 @@ int gcr_connection_send(uint16_t type, uint32_t sequence, const void *payload, s
 	}
 }
 
-void gcr_connection_forget(void)
+static void forget(void)
 {
 	gcr_connection_close();
 	connection.page.fd = -1;
 }
+
+GCR_LISTEN(fork, forget);

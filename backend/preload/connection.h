@@ -48,7 +48,4 @@ int gcr_connection_receive(struct gcr_message *ret_message);
 int gcr_connection_send(uint16_t type, uint32_t sequence, const void *payload, size_t payload_bytes,
 			const int *fds, size_t fds_count);
 
-/* In the child of a fork. */
-void gcr_connection_forget(void);
-
 #endif

@@ -12,13 +12,10 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "backend/preload/capture.h"
 #include "backend/preload/ending.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
-#include "backend/preload/green.h"
-#include "backend/preload/managed.h"
-#include "backend/preload/memory.h"
+#include "backend/preload/listener.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
@@ -111,14 +108,6 @@ static void remove_it(CUcontext handle)
 	pthread_cond_broadcast(&contexts.gone);
 }
 
-/* The context is destroyed: updates the tables of everything that was made in it. */
-static void tell(CUcontext handle)
-{
-	gcr_captures_context_gone(handle);
-	gcr_memory_context_gone(handle);
-	gcr_managed_context_gone(handle);
-}
-
 /* ---- contexts that the program creates ---- */
 
 #define CREATE(symbol, like, parameters, arguments)             \
@@ -178,7 +167,7 @@ static CUresult destroy(__typeof__(cuCtxDestroy_v2) *real, CUcontext handle)
 		set_going(handle, false);
 		return result;
 	}
-	tell(handle);
+	GCR_TELL(context_gone, handle);
 	remove_it(handle);
 	return result;
 }
@@ -294,8 +283,8 @@ void gcr_context_primary_released(CUdevice device)
 
 	if (!handle || is_active(device))
 		return;
-	gcr_greens_primary_gone(device);
-	tell(handle);
+	GCR_TELL(primary_gone, device);
+	GCR_TELL(context_gone, handle);
 	remove_it(handle);
 }
 
@@ -320,8 +309,8 @@ static CUresult reset(__typeof__(cuDevicePrimaryCtxReset_v2) *real, CUdevice dev
 	CUresult result = real(device);
 
 	if (result == CUDA_SUCCESS && handle) {
-		gcr_greens_primary_gone(device);
-		tell(handle);
+		GCR_TELL(primary_gone, device);
+		GCR_TELL(context_gone, handle);
 		if (!is_active(device))
 			remove_it(handle);
 	}
@@ -354,7 +343,7 @@ static void update_primary(CUdevice device)
 	CUcontext known = known_primary(device), handle;
 
 	if (!is_active(device)) {
-		gcr_greens_primary_gone(device);
+		GCR_TELL(primary_gone, device);
 		if (known)
 			remove_it(known);
 		return;
@@ -386,7 +375,7 @@ size_t gcr_contexts_alive(CUcontext *ret_contexts, size_t room)
 	return contexts.count;
 }
 
-void gcr_contexts_forget(void)
+static void forget(void)
 {
 	/* A thread of the parent may have held the locks at the fork; the list is the parent's. */
 	contexts.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -396,3 +385,5 @@ void gcr_contexts_forget(void)
 	contexts.list = NULL;
 	contexts.count = contexts.room = 0;
 }
+
+GCR_LISTEN(fork, forget);

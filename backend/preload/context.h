@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "backend/cuda/cuda_api.h"
+#include "backend/preload/event_wait.h"
 #include "lib/error.h"
 
 /*
@@ -16,22 +17,12 @@
  */
 size_t gcr_contexts_alive(CUcontext *ret_contexts, size_t room);
 
-/* Called between two polls of the driver: 0 to poll again, or -errno to give up. */
-typedef int gcr_pause(void *patience);
-
 /*
  * For the agent, with the gate closed: waits until all work of every context is done. Returns 0;
  * the error of @pause, with a message that names the GPU; -EOPNOTSUPP: the driver cannot report
  * whether a context is idle; -EIO: the driver reports that a context has failed; -ENOMEM.
  */
 int gcr_contexts_wait(gcr_pause *pause, void *patience, struct gcr_error *error);
-
-/*
- * Waits in the same way for one event of a context that is current. The message names the GPU after
- * @whose, which is "" or "a green context of ".
- */
-int gcr_event_wait(CUevent event, const char *whose, CUdevice device, gcr_pause *pause,
-		   void *patience, struct gcr_error *error);
 
 /*
  * For calls that change the reference count of the primary context of @device. The first function
@@ -41,8 +32,5 @@ int gcr_event_wait(CUevent event, const char *whose, CUdevice device, gcr_pause 
 pthread_mutex_t *gcr_context_primary_lock(CUdevice device);
 CUcontext gcr_context_primary(CUdevice device);
 void gcr_context_primary_released(CUdevice device);
-
-/* In the child of a fork. */
-void gcr_contexts_forget(void);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "backend/preload/driver_error.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/listener.h"
 #ifdef GCR_HIP
 #include "backend/rocm/adapt.h"
 #endif
@@ -95,8 +96,10 @@ int gcr_device_refresh(struct gcr_error *error)
 	return 0;
 }
 
-void gcr_device_forget(void)
+static void forget(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	memset(known, 0, sizeof(known));
 }
+
+GCR_LISTEN(fork, forget);

@@ -28,7 +28,4 @@ void gcr_device_use(int ordinal);
 /* Reads the UUIDs again after a thaw: an ordinal may be another GPU now. Calls the driver. */
 int gcr_device_refresh(struct gcr_error *error);
 
-/* In the child of a fork. */
-void gcr_device_forget(void);
-
 #endif

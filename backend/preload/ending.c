@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "backend/preload/gate.h"
+#include "backend/preload/listener.h"
 #include "backend/preload/preload.h"
 #include "lib/cleanup.h"
 
@@ -72,7 +73,9 @@ bool gcr_is_ending(void)
 	return atomic_load(&is_ending);
 }
 
-void gcr_ending_forget(void)
+static void forget(void)
 {
 	atomic_store(&is_ending, false);
 }
+
+GCR_LISTEN(fork, forget);

@@ -21,7 +21,4 @@ void gcr_ending_expect_context(void);
 void gcr_ending_begin(void);
 bool gcr_is_ending(void);
 
-/* In the child of a fork. */
-void gcr_ending_forget(void);
-
 #endif

@@ -53,10 +53,13 @@ struct gcr_entry_point {
 	const char *name; /* for cuGetProcAddress */
 	int version;	  /* 1000 * major + 10 * minor */
 	enum gcr_entry_class class;
-	void *wrapper; /* NULL for GCR_ENTRY_FREE */
 };
 
+/* Sorted by symbol. */
 extern const struct gcr_entry_point gcr_entry_points[GCR_ENTRIES];
+
+/* What the program calls instead of the driver's functions; NULL for GCR_ENTRY_FREE. */
+extern void *const gcr_entry_wrappers[GCR_ENTRIES];
 
 /* Returns the entry point with this exported name; GCR_ENTRIES if there is none. */
 enum gcr_entry gcr_entry_find(const char *symbol);
@@ -127,11 +130,11 @@ bool gcr_reals_has(void *function);
 /* Keeps the driver loaded at its present address from now on: the driver has been initialised. */
 void gcr_reals_pin(void);
 
-/* Called when the driver has been initialised: starts the library's work. May be called again. */
-void gcr_hook_start(void);
-
-/* Returns the wrapper of @entry, or @function (the look-up's result) if @entry has none. */
-void *gcr_entry_wrap(enum gcr_entry entry, void *function);
+/*
+ * Is @function the driver's function of @entry? Looks the driver up, and looks it up again if the
+ * program has closed it and opened it at another address.
+ */
+bool gcr_reals_is(enum gcr_entry entry, void *function);
 
 /*
  * For a driver function @function that is not an entry point: returns a wrapper that passes the
@@ -148,5 +151,11 @@ extern _Atomic(void *) gcr_reals[GCR_ENTRIES];
 /* The C library's dlsym(3), which the program would call without this library. */
 typedef void *gcr_dlsym_function(void *handle, const char *name);
 gcr_dlsym_function *gcr_real_dlsym(void);
+
+/*
+ * The function of this name in the next library that has it: the C library, or another one that
+ * intercepts it. @known keeps the result for the next call. NULL: there is none.
+ */
+void *gcr_real_next(const char *name, _Atomic(void *) *known);
 
 #endif

@@ -10,19 +10,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "backend/preload/agent.h"
-#include "backend/preload/capture.h"
-#include "backend/preload/context.h"
 #include "backend/preload/descriptor.h"
-#include "backend/preload/ending.h"
-#include "backend/preload/gate.h"
-#include "backend/preload/green.h"
-#include "backend/preload/limit.h"
-#include "backend/preload/managed.h"
-#include "backend/preload/memory.h"
-#include "backend/preload/pool.h"
+#include "backend/preload/listener.h"
 #include "backend/preload/preload.h"
-#include "backend/preload/unknown.h"
 
 /*
  * A word of memory that is zero in a child with a copy of the parent's memory, however the child
@@ -72,19 +62,8 @@ static void set_mark(void)
 void gcr_preload_forget(void)
 {
 	set_mark();
-	gcr_gate_forget();
-	gcr_unknown_forget();
-	gcr_captures_forget();
-	gcr_contexts_forget();
-	gcr_greens_forget();
-	gcr_limits_forget();
-#ifndef GCR_HIP
-	gcr_pools_forget();
-#endif
-	gcr_memory_forget();
-	gcr_managed_forget();
-	gcr_ending_forget();
-	gcr_agent_forget();
+	GCR_TELL(fork);
+	/* The listeners have closed descriptors. */
 	gcr_descriptor_forget();
 }
 

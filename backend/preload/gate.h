@@ -54,18 +54,6 @@ bool gcr_gate_is_closing(void);
 /* Notes that the current call gives the GPU work. */
 void gcr_gate_submitted(void);
 
-/*
- * For the agent. Closes the gate to all other threads and waits until no call is inside, no capture
- * is open and every context is idle. When called with the gate closed, waits again for whatever is
- * missing. Errors that leave the gate closed, unless a capture is open: -ETIMEDOUT, with a message
- * that names the unfinished call, capture or GPU; -EINTR: @wake_fd became readable. Errors after
- * which the caller must open the gate: -EIO: the driver reports that a context has failed;
- * -EOPNOTSUPP: the driver cannot report whether a context is idle, or membarrier(2) does not work.
- * -ESRCH: the program is ending; the gate is open already.
- */
-int gcr_gate_close(int64_t timeout_usec, int wake_fd, struct gcr_error *error);
-void gcr_gate_open(void);
-
 /* Lets all calls of the current thread pass a closed gate. For the library's own threads. */
 void gcr_gate_exempt_thread(void);
 
@@ -77,8 +65,5 @@ void gcr_gate_restored(void);
 
 /* Notes that this function or library bypasses the gate. The page keeps the first name. */
 void gcr_gate_incomplete(const char *name);
-
-/* In the child of a fork: drops all of the parent's state. Async-signal-safe. */
-void gcr_gate_forget(void);
 
 #endif

@@ -12,10 +12,11 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "backend/preload/capture.h"
 #include "backend/preload/driver_error.h"
 #include "backend/preload/ending.h"
+#include "backend/preload/event_wait.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/listener.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
@@ -134,7 +135,12 @@ bool gcr_green_is_owner(CUcontext context)
 	return false;
 }
 
-void gcr_greens_primary_gone(CUdevice device)
+/*
+ * The documentation does not say whether the driver still knows a green context that was not
+ * destroyed before its primary context. If there is one, the process can only be frozen by the
+ * engine `driver` from now on.
+ */
+static void primary_gone(CUdevice device)
 {
 	bool is_left = false;
 
@@ -152,13 +158,17 @@ void gcr_greens_primary_gone(CUdevice device)
 		gcr_gate_incomplete("a green context whose primary context was reset");
 }
 
-void gcr_greens_forget(void)
+GCR_LISTEN(primary_gone, primary_gone);
+
+static void forget(void)
 {
 	/* A thread of the parent may have held the lock at the fork; the list is the parent's. */
 	greens.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	greens.list = NULL;
 	greens.count = greens.room = 0;
 }
+
+GCR_LISTEN(fork, forget);
 
 /* ---- an event behind all work of a green context ---- */
 
@@ -357,7 +367,7 @@ static CUresult destroy(__typeof__(cuGreenCtxDestroy) *real, struct green *green
 		insert(green);
 		return result;
 	}
-	gcr_captures_context_gone(green->context);
+	GCR_TELL(context_gone, green->context);
 	green->handle = NULL;
 	if (recorded == CUDA_SUCCESS)
 		insert(green);

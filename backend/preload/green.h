@@ -20,10 +20,6 @@ static inline CUcontext gcr_green_owner(CUcontext context)
 	return context;
 }
 
-static inline void gcr_greens_forget(void)
-{
-}
-
 #else
 
 /* For a green context (cuCtxFromGreenCtx): returns the primary context behind it. Else @context. */
@@ -37,16 +33,6 @@ bool gcr_green_is_owner(CUcontext context);
  * including work left by destroyed ones. Returns as gcr_contexts_wait() does.
  */
 int gcr_greens_wait(gcr_pause *pause, void *patience, struct gcr_error *error);
-
-/*
- * The primary context of the device was destroyed or reset. The documentation does not say whether
- * the driver still knows a green context of it that was not destroyed; if there is one, the process
- * can only be frozen by the engine `driver` from then on.
- */
-void gcr_greens_primary_gone(CUdevice device);
-
-/* In the child of a fork. */
-void gcr_greens_forget(void);
 
 #endif
 

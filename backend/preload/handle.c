@@ -11,6 +11,7 @@
 #include <fcntl.h>
 
 #include "backend/preload/allocation.h"
+#include "backend/preload/converts.h"
 #include "backend/preload/device.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/handle.h"

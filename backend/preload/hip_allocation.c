@@ -6,6 +6,7 @@
  */
 #include "backend/preload/allocation.h"
 
+#include "backend/preload/converts.h"
 #include "backend/preload/device.h"
 #include "backend/preload/driver_error.h"
 #include "backend/preload/entry_points.h"

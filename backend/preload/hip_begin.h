@@ -13,6 +13,9 @@
  */
 #ifdef GCR_HIP
 bool gcr_hip_begin(void);
+
+/* The last attempt to initialise HIP has failed, or has not. */
+void gcr_hip_set_failed(bool failed);
 #else
 static inline bool gcr_hip_begin(void)
 {

@@ -6,12 +6,10 @@
 #include "backend/preload/context.h"
 
 #include "backend/preload/allocation.h"
-#include "backend/preload/capture.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
-#include "backend/preload/hip_idle.h"
-#include "backend/preload/managed.h"
-#include "backend/preload/memory.h"
+#include "backend/preload/listener.h"
+#include "backend/rocm/adapt.h"
 #include "backend/rocm/hip_api.h"
 #include "lib/cleanup.h"
 
@@ -25,11 +23,6 @@ size_t gcr_contexts_alive(CUcontext *ret_contexts, size_t room)
 	for (int i = 0; i < count && (size_t)i < room; i++)
 		ret_contexts[i] = gcr_hip_context(i);
 	return (size_t)count;
-}
-
-void gcr_contexts_forget(void)
-{
-	gcr_hip_idle_forget();
 }
 
 /*
@@ -46,11 +39,8 @@ hipError_t gcr_own_hipDeviceReset(void)
 		return hipErrorNotFound;
 	GCR_GATE_WHOLE(hipDeviceReset);
 	if (GCR_REAL(cuCtxGetCurrent) && GCR_REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS &&
-	    GCR_REAL(cuCtxSynchronize) && GCR_REAL(cuCtxSynchronize)() == CUDA_SUCCESS) {
-		gcr_captures_context_gone(context);
-		gcr_memory_context_gone(context);
-		gcr_managed_context_gone(context);
-	}
+	    GCR_REAL(cuCtxSynchronize) && GCR_REAL(cuCtxSynchronize)() == CUDA_SUCCESS)
+		GCR_TELL(context_gone, context);
 	return real();
 }
 

@@ -22,6 +22,7 @@
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/hip_idle.h"
+#include "backend/preload/listener.h"
 #include "backend/preload/thread.h"
 #include "lib/cleanup.h"
 #include "lib/thread_name.h"
@@ -195,9 +196,11 @@ void gcr_hip_idle_let_pass(void)
 	errno = saved_errno;
 }
 
-void gcr_hip_idle_forget(void)
+static void forget(void)
 {
 	atomic_store(&idle.abandoned, false);
 	atomic_store(&idle.calls, false);
 	atomic_store(&idle.state, STATE_NONE);
 }
+
+GCR_LISTEN(fork, forget);

@@ -10,9 +10,6 @@
 /* Called before a stream capture begins: waits until an abandoned thread can no longer break it. */
 void gcr_hip_idle_let_pass(void);
 
-/* In the child of a fork. */
-void gcr_hip_idle_forget(void);
-
 #else
 
 static inline void gcr_hip_idle_let_pass(void)

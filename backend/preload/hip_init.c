@@ -5,7 +5,6 @@
  * at the first call that passes the gate, where HIP would have done so a moment later.
  */
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,13 +12,12 @@
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/hip_begin.h"
+#include "backend/preload/listener.h"
 #include "backend/preload/obstacle.h"
+#include "backend/preload/start.h"
 #include "backend/rocm/adapt.h"
 #include "backend/rocm/hip_api.h"
 #include "lib/cleanup.h"
-
-static atomic_flag begun = ATOMIC_FLAG_INIT;
-static _Atomic(bool) failed; /* the last attempt failed */
 
 /* With an unsuitable version HIP keeps all memory, and none could be taken out: an obstacle. */
 static void look_at_version(void)
@@ -29,23 +27,21 @@ static void look_at_version(void)
 		gcr_obstacle_add(GCR_OBSTACLE_HIP_VERSION, 1);
 }
 
-bool gcr_hip_begin(void)
+static void first_call(void)
 {
-	__typeof__(hipInit) *init;
+	__typeof__(hipInit) *init = GCR_WRAPPED(hipInit);
 	int saved_errno = errno;
 
-	if (atomic_flag_test_and_set(&begun))
-		return !atomic_load_explicit(&failed, memory_order_relaxed);
-	init = GCR_WRAPPED(hipInit);
 	if (init && init(0) == hipSuccess) {
 		look_at_version();
-		gcr_hook_start();
+		gcr_preload_start();
 	} else {
-		atomic_store(&failed, true);
+		gcr_hip_set_failed(true);
 	}
 	errno = saved_errno;
-	return !atomic_load(&failed);
 }
+
+GCR_LISTEN(first_call, first_call);
 
 GCR_OWN(hipInit);
 hipError_t gcr_own_hipInit(unsigned int flags)
@@ -58,8 +54,8 @@ hipError_t gcr_own_hipInit(unsigned int flags)
 	GCR_GATE(hipInit);
 	result = real(flags);
 	if (result == hipSuccess) {
-		atomic_store(&failed, false);
-		gcr_hook_start();
+		gcr_hip_set_failed(false);
+		gcr_preload_start();
 	}
 	return result;
 }
@@ -69,7 +65,7 @@ hipError_t gcr_own_hipInit(unsigned int flags)
 static bool is_wrapper(const void *function)
 {
 	for (size_t i = 0; i < GCR_ENTRIES; i++)
-		if (gcr_entry_points[i].wrapper == function)
+		if (gcr_entry_wrappers[i] == function)
 			return true;
 	return false;
 }
@@ -84,8 +80,8 @@ static void substitute(const char *name, void **function)
 		return;
 	gcr_reals_find(*function);
 	entry = gcr_entry_of(*function, name);
-	if (entry != GCR_ENTRIES && gcr_entry_points[entry].wrapper)
-		*function = gcr_entry_points[entry].wrapper;
+	if (entry != GCR_ENTRIES && gcr_entry_wrappers[entry])
+		*function = gcr_entry_wrappers[entry];
 	else if (entry == GCR_ENTRIES && gcr_reals_has(*function))
 		*function = gcr_unknown_wrap(name, *function);
 }

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "backend/preload/descriptor.h"
+#include "backend/preload/listener.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 #include "lib/thread_name.h"
@@ -408,7 +409,7 @@ void gcr_hold_end(void)
 	hold.highest = 0;
 }
 
-void gcr_hold_forget(void)
+static void forget(void)
 {
 	gcr_descriptor_close(&hold.descriptor);
 	gcr_descriptor_close(&hold.stop);
@@ -420,3 +421,5 @@ void gcr_hold_forget(void)
 	hold.lowest = 0;
 	hold.highest = 0;
 }
+
+GCR_LISTEN(fork, forget);

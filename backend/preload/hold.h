@@ -68,7 +68,4 @@ bool gcr_hold_first(struct gcr_hold_range *ret_range);
 /* Ends all holds. Threads that sleep repeat their access. */
 void gcr_hold_end(void);
 
-/* In the child of a fork. */
-void gcr_hold_forget(void);
-
 #endif

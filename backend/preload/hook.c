@@ -16,12 +16,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backend/preload/agent.h"
-#include "backend/preload/ending.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/listener.h"
 #include "backend/preload/preload.h"
-#include "lib/cleanup.h"
 
 #if GCR_PRELOAD_DLSYM
 
@@ -45,6 +43,14 @@ static void *answer_absent(void *handle, const char *name)
 	return nothing;
 }
 
+/* The wrapper of @entry, or @function (the look-up's result) if @entry has none. */
+static void *wrap(enum gcr_entry entry, void *function)
+{
+	void *wrapper = gcr_entry_wrappers[entry];
+
+	return function && wrapper && gcr_reals_is(entry, function) ? wrapper : function;
+}
+
 /* A look-up in one library, for which the caller does not matter. */
 static void *answer_wrapped(void *handle, const char *name)
 {
@@ -52,9 +58,9 @@ static void *answer_wrapped(void *handle, const char *name)
 	void *found = gcr_real_dlsym()(handle, name);
 
 	/* dlopen(NULL) finds the library's own wrapper even if no driver is loaded. */
-	if (found && found == gcr_entry_points[entry].wrapper)
+	if (found && found == gcr_entry_wrappers[entry])
 		return gcr_entry_real(entry) ? found : answer_absent(handle, name);
-	return gcr_entry_wrap(entry, found);
+	return wrap(entry, found);
 }
 
 /* For names of the driver's that entry_points.def lacks, and names of other libraries. */
@@ -73,7 +79,7 @@ static void *answer_unknown_next(void *handle, const char *name)
 /* For RTLD_NEXT from an object behind this library, where only the driver's would be found. */
 static void *answer_own(void *handle, const char *name)
 {
-	return gcr_entry_points[gcr_entry_find(name)].wrapper;
+	return gcr_entry_wrappers[gcr_entry_find(name)];
 }
 
 static void *answer_nothing(void *handle, const char *name)
@@ -148,7 +154,7 @@ void *gcr_preload_last_target(void *handle, const char *name, const void *caller
 	if (entry == GCR_ENTRIES)
 		return gcr_entry_is_drivers_name(name) ? unknown_target(handle, name)
 						       : (void *)real;
-	if (!gcr_entry_points[entry].wrapper)
+	if (!gcr_entry_wrappers[entry])
 		return (void *)real;
 	if (handle != RTLD_DEFAULT && handle != RTLD_NEXT)
 		return (void *)answer_wrapped;
@@ -195,18 +201,6 @@ static void look_for_other_dlsym(void)
 	gcr_gate_incomplete(name);
 }
 
-#else
-
-static void look_for_other_dlsym(void)
-{
-}
+GCR_LISTEN(start, look_for_other_dlsym);
 
 #endif
-
-void gcr_hook_start(void)
-{
-	gcr_reals_pin();
-	look_for_other_dlsym();
-	gcr_ending_expect();
-	gcr_agent_start();
-}

@@ -6,28 +6,9 @@
 #include "backend/preload/context.h"
 #include "backend/preload/driver_error.h"
 #include "backend/preload/entry_points.h"
+#include "backend/preload/event_wait.h"
 #include "backend/preload/green.h"
 #include "lib/cleanup.h"
-
-int gcr_event_wait(CUevent event, const char *whose, CUdevice device, gcr_pause *pause,
-		   void *patience, struct gcr_error *error)
-{
-	__typeof__(cuEventQuery) *query = GCR_REAL(cuEventQuery);
-	CUresult result;
-	int r;
-
-	for (;;) {
-		result = query ? query(event) : CUDA_ERROR_NOT_FOUND;
-		if (result == CUDA_SUCCESS)
-			return 0;
-		if (result != CUDA_ERROR_NOT_READY)
-			return gcr_driver_failed(error, "cuEventQuery", result);
-		r = pause(patience);
-		if (r < 0)
-			return gcr_error_set(error, -r, "%sGPU %d has not finished its work", whose,
-					     (int)device);
-	}
-}
 
 /*
  * Waits for the work of every stream of the context, including non-blocking streams, the default

@@ -15,6 +15,7 @@
 #include "backend/preload/allocation.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/green.h"
+#include "backend/preload/listener.h"
 #include "backend/preload/memory.h"
 #include "lib/lock.h"
 
@@ -134,7 +135,7 @@ void gcr_ipc_finish_end(const struct gcr_ipc_end *end, CUresult result)
 		append(&memory);
 }
 
-void gcr_ipc_context_gone(CUcontext context)
+static void context_gone(CUcontext context)
 {
 	pthread_mutex_lock(&lock);
 	for (size_t i = shared_count; i-- > 0;)
@@ -142,6 +143,8 @@ void gcr_ipc_context_gone(CUcontext context)
 			forget_shared(&shared[i]);
 	pthread_mutex_unlock(&lock);
 }
+
+GCR_LISTEN(context_gone, context_gone);
 
 /* ---- exporting ---- */
 
@@ -460,7 +463,7 @@ CUresult gcr_own_cuIpcCloseMemHandle(CUdeviceptr pointer)
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
 	GCR_GATE_WHOLE(cuIpcCloseMemHandle);
-	if (gcr_memory_owns(pointer))
+	if (gcr_allocation_owns(pointer))
 		return gcr_allocation_close(pointer);
 	result = real(pointer);
 	if (result == CUDA_SUCCESS)
@@ -468,7 +471,7 @@ CUresult gcr_own_cuIpcCloseMemHandle(CUdeviceptr pointer)
 	return result;
 }
 
-void gcr_ipc_forget(void)
+static void forget(void)
 {
 	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	opened_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -476,6 +479,6 @@ void gcr_ipc_forget(void)
 	shared = NULL;
 	opened_count = opened_room = 0;
 	opened = NULL;
-	gcr_ipc_server_forget();
-	gcr_ipc_ask_forget();
 }
+
+GCR_LISTEN(fork, forget);

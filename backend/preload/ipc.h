@@ -79,9 +79,6 @@ int gcr_ipc_ask(const struct gcr_ipc_token *token, struct gcr_ipc_exporter **ret
 /* A piece was closed; @exporter may be NULL. Any thread; never blocks for long. */
 void gcr_ipc_give_back(struct gcr_ipc_exporter *exporter);
 
-/* In the child of a fork. */
-void gcr_ipc_ask_forget(void);
-
 /* ---- ipc.c ---- */
 
 /*
@@ -97,10 +94,5 @@ struct gcr_ipc_end {
 };
 struct gcr_ipc_end gcr_ipc_begin_end(CUdeviceptr address);
 void gcr_ipc_finish_end(const struct gcr_ipc_end *end, CUresult result);
-void gcr_ipc_context_gone(CUcontext context);
-
-/* In the child of a fork. */
-void gcr_ipc_forget(void);
-void gcr_ipc_server_forget(void);
 
 #endif

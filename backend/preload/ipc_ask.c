@@ -19,6 +19,7 @@
 
 #include "backend/preload/descriptor.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/listener.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
@@ -230,7 +231,7 @@ int gcr_ipc_ask(const struct gcr_ipc_token *token, struct gcr_ipc_exporter **ret
 	return 0;
 }
 
-void gcr_ipc_ask_forget(void)
+static void forget(void)
 {
 	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	/* The entries are not freed: a thread of the parent may have held a lock of malloc(3). */
@@ -238,3 +239,5 @@ void gcr_ipc_ask_forget(void)
 		gcr_descriptor_close(&exporter->connection);
 	exporters = NULL;
 }
+
+GCR_LISTEN(fork, forget);

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "backend/preload/gate.h"
+#include "backend/preload/listener.h"
 #include "backend/preload/table.h"
 #include "lib/thread_name.h"
 
@@ -44,31 +45,6 @@ struct connection {
 
 static struct connection connections[CONNECTIONS_MAX];
 static size_t connections_count;
-
-unsigned int gcr_ipc_address(const uint8_t process[16], struct sockaddr_un *ret_address)
-{
-	int length;
-
-	/* Abstract: no file is left behind, however the process ends. */
-	*ret_address = (struct sockaddr_un){.sun_family = AF_UNIX};
-	length = snprintf(ret_address->sun_path + 1, sizeof(ret_address->sun_path) - 1,
-			  "gpucr-ipc-");
-	for (size_t i = 0; i < 16; i++)
-		length += snprintf(ret_address->sun_path + 1 + length,
-				   sizeof(ret_address->sun_path) - 1 - (size_t)length, "%02x",
-				   process[i]);
-	return (unsigned int)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
-}
-
-int gcr_ipc_trusted(int socket)
-{
-	struct ucred peer;
-	socklen_t length = sizeof(peer);
-
-	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
-		return -errno;
-	return peer.uid == 0 || peer.uid == geteuid() ? 0 : -EPERM;
-}
 
 /* ---- answering ---- */
 
@@ -319,7 +295,7 @@ bool gcr_ipc_is_listening(void)
 	return listening;
 }
 
-void gcr_ipc_server_forget(void)
+static void forget(void)
 {
 	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	gcr_descriptor_close(&server.listener);
@@ -329,3 +305,5 @@ void gcr_ipc_server_forget(void)
 	connections_count = 0;
 	server.named = false;
 }
+
+GCR_LISTEN(fork, forget);

@@ -18,6 +18,7 @@
 #include "backend/preload/driver_error.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/green.h"
+#include "backend/preload/listener.h"
 #include "lib/cleanup.h"
 
 struct limit {
@@ -232,9 +233,11 @@ int gcr_limits_restore(struct gcr_error *error)
 	return 0;
 }
 
-void gcr_limits_forget(void)
+static void forget(void)
 {
 	/* The memory is the parent's. */
 	shrunk.list = NULL;
 	shrunk.count = 0;
 }
+
+GCR_LISTEN(fork, forget);

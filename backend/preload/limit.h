@@ -21,10 +21,6 @@ static inline int gcr_limits_restore(struct gcr_error *error)
 	return 0;
 }
 
-static inline void gcr_limits_forget(void)
-{
-}
-
 #else
 
 /*
@@ -39,9 +35,6 @@ void gcr_limits_shrink(void);
  * stay remembered, so the call can be repeated.
  */
 int gcr_limits_restore(struct gcr_error *error);
-
-/* In the child of a fork. */
-void gcr_limits_forget(void);
 
 #endif
 #endif

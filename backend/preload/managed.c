@@ -13,6 +13,7 @@
 #include "backend/preload/device.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/green.h"
+#include "backend/preload/listener.h"
 #include "backend/preload/managed_file.h"
 #include "backend/preload/managed_table.h"
 #include "backend/preload/mmap_hook.h"
@@ -349,7 +350,7 @@ bool gcr_managed_owns(unsigned long long address)
 	return find(address) != NULL;
 }
 
-void gcr_managed_context_gone(void *context)
+static void context_gone(CUcontext context)
 {
 	GCR_LOCK_SCOPE(&lock);
 
@@ -358,7 +359,9 @@ void gcr_managed_context_gone(void *context)
 			destroy(take_out(i - 1));
 }
 
-void gcr_managed_stream_gone(void *stream)
+GCR_LISTEN(context_gone, context_gone);
+
+static void stream_gone(CUstream stream)
 {
 	GCR_LOCK_SCOPE(&lock);
 
@@ -367,6 +370,8 @@ void gcr_managed_stream_gone(void *stream)
 		if (table.allocations[i]->attached && table.allocations[i]->stream == stream)
 			table.allocations[i]->attached = 0;
 }
+
+GCR_LISTEN(stream_gone, stream_gone);
 
 static void note_advice(CUdeviceptr start, size_t bytes, CUmem_advise advice,
 			CUmemLocation location)
@@ -473,12 +478,13 @@ CUresult gcr_own_cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr pointe
 
 /* ---- fork ---- */
 
-void gcr_managed_forget(void)
+static void forget(void)
 {
-	gcr_managed_move_forget();
 	pthread_mutex_init(&lock, NULL);
 	for (size_t i = 0; i < table.piece_count; i++)
 		gcr_descriptor_close(&table.pieces[i].file);
 	/* The fork may have interrupted a change of the lists, so they are not freed. */
 	memset(&table, 0, sizeof(table));
 }
+
+GCR_LISTEN(fork, forget);

@@ -18,8 +18,8 @@ ssize_t gcr_managed_describe(struct gcr_extent *extents, size_t room);
 
 /*
  * Receive the files of extents [first, first + count) of the managed part of the table. Takes the
- * descriptors as gcr_memory_receive() does and keeps them, at high numbers, until the gate opens or
- * gcr_managed_forget(). The daemon may send them again before TAKE_BACK and SETTLE.
+ * descriptors as gcr_memory_receive() does and keeps them, at high numbers, until the gate opens.
+ * The daemon may send them again before TAKE_BACK and SETTLE.
  */
 int gcr_managed_files(size_t first, size_t count, int *fds, struct gcr_error *error);
 
@@ -74,14 +74,5 @@ bool gcr_managed_free(unsigned long long address, int *ret_result);
 
 /* Is the pointer in managed memory known to the library? */
 bool gcr_managed_owns(unsigned long long address);
-
-/* A stream was destroyed: forget that memory was attached to it. */
-void gcr_managed_stream_gone(void *stream);
-
-/* A context was destroyed: drop the managed memory that was made in it. */
-void gcr_managed_context_gone(void *context);
-
-/* In the child of a fork. */
-void gcr_managed_forget(void);
 
 #endif

@@ -36,6 +36,7 @@
 #include "backend/preload/driver_error.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/hold.h"
+#include "backend/preload/listener.h"
 #include "backend/preload/managed_file.h"
 #include "backend/preload/managed_hold.h"
 #include "backend/preload/managed_table.h"
@@ -755,12 +756,12 @@ int gcr_managed_in(struct gcr_error *error)
 	return move.is_held ? with_context_kept(in, error) : 0;
 }
 
-void gcr_managed_move_forget(void)
+static void forget(void)
 {
 	gcr_watch_end(&move.saved.watch);
 	memset(&move, 0, sizeof(move));
 	move.saved = (struct gcr_saved_all){.watch = GCR_WATCH_NONE};
 	gcr_touch_end();
-	gcr_hold_forget();
-	gcr_mmap_hook_forget();
 }
+
+GCR_LISTEN(fork, forget);

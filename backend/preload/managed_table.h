@@ -49,7 +49,4 @@ struct gcr_managed_piece {
 int gcr_managed_table(struct gcr_managed *const **ret_allocations, size_t *ret_count,
 		      struct gcr_managed_piece **ret_pieces, size_t *ret_piece_count);
 
-/* In the child of a fork: no move is under way. */
-void gcr_managed_move_forget(void);
-
 #endif

@@ -29,23 +29,8 @@
 #include "backend/preload/gate.h"
 #include "backend/preload/hip_access.h"
 #include "backend/preload/ipc.h"
+#include "backend/preload/listener.h"
 #include "backend/preload/shared_object.h"
-
-/* ---- configuration ---- */
-
-bool gcr_memory_converts(void)
-{
-	static int known; /* 1 yes, 2 no */
-	int is = __atomic_load_n(&known, __ATOMIC_RELAXED);
-
-	if (!is) {
-		const char *value = secure_getenv("GPUCR_PRELOAD_VMM");
-
-		is = value && strcmp(value, "0") == 0 ? 2 : 1;
-		__atomic_store_n(&known, is, __ATOMIC_RELAXED);
-	}
-	return is == 1;
-}
 
 /* ---- the order of extents ---- */
 
@@ -465,13 +450,9 @@ int gcr_memory_let_go(struct gcr_error *error)
 
 /* ---- fork ---- */
 
-void gcr_memory_forget(void)
+static void forget(void)
 {
-	gcr_table_forget();
-	gcr_device_forget();
-	gcr_obstacle_forget();
-	gcr_peer_forget();
-	gcr_ipc_forget();
-	gcr_shared_forget();
 	memset(&order, 0, sizeof(order));
 }
+
+GCR_LISTEN(fork, forget);

@@ -16,12 +16,6 @@
 #include "lib/protocol.h"
 
 /*
- * Is memory made so that it can be handed over? Yes unless GPUCR_PRELOAD_VMM=0. The creator of the
- * page uses this for GCR_PAGE_VMM.
- */
-bool gcr_memory_converts(void);
-
-/*
  * Append the DEVICE extents, ordered by GPU, to @extents (at most @room of them; NULL with 0 to
  * count). Returns their total number, or -ENOMEM. The order stays the same until the gate opens.
  * Safe at any time.
@@ -64,17 +58,5 @@ bool gcr_memory_complete(struct gcr_error *error);
 
 /* Undo all gcr_memory_receive() calls since the commit: unmap, release, close. */
 int gcr_memory_let_go(struct gcr_error *error);
-
-/* In the child of a fork: close every descriptor, forget the table. */
-void gcr_memory_forget(void);
-
-/* A context has been destroyed or reset, and with it the memory allocated in it. */
-void gcr_memory_context_gone(void *context);
-
-/*
- * Is @address in a device allocation made by the library? For wrappers in other files; cuMemFree
- * looks in the table itself.
- */
-bool gcr_memory_owns(unsigned long long address);
 
 #endif

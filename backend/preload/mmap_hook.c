@@ -16,6 +16,7 @@
 #include "backend/preload/entry_points.h"
 #include "backend/preload/hold.h"
 #include "backend/preload/import.h"
+#include "backend/preload/listener.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -248,9 +249,11 @@ void gcr_mmap_hook_release(void)
 	}
 }
 
-void gcr_mmap_hook_forget(void)
+static void forget(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	memset(&chunks, 0, sizeof(chunks));
 	memset(&thread, 0, sizeof(thread));
 }
+
+GCR_LISTEN(fork, forget);

@@ -54,7 +54,4 @@ void gcr_mmap_hook_place_next(uintptr_t start);
 /* Give back all ranges that are still held: each is unused, or part of a chunk of the driver's. */
 void gcr_mmap_hook_release(void);
 
-/* In the child of a fork. */
-void gcr_mmap_hook_forget(void);
-
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "backend/preload/gate.h"
+#include "backend/preload/listener.h"
 
 #ifdef GCR_HIP
 #define CREATE "hipMemCreate"
@@ -77,8 +78,10 @@ void gcr_sharing_add(int count)
 		__atomic_add_fetch(&page->sharings, (uint32_t)count, __ATOMIC_SEQ_CST);
 }
 
-void gcr_obstacle_forget(void)
+static void forget(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	memset(counts, 0, sizeof(counts));
 }
+
+GCR_LISTEN(fork, forget);

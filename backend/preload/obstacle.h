@@ -71,7 +71,4 @@ static inline void gcr_obstacle_end(const enum gcr_obstacle *obstacle)
 	gcr_obstacle_add(*obstacle, -1);
 }
 
-/* In the child of a fork. */
-void gcr_obstacle_forget(void);
-
 #endif

@@ -28,17 +28,10 @@ static void *fail(void)
 	return NULL;
 }
 
-/*
- * Find the function in the next library that has it: the C library, or another one that hooks it.
- */
 static void *find_next(const char *name, _Atomic(void *) *known)
 {
-	gcr_dlsym_function *look_up = gcr_real_dlsym();
-	void *next = atomic_load(known);
+	void *next = gcr_real_next(name, known);
 
-	if (!next && look_up)
-		next = look_up(RTLD_NEXT, name);
-	atomic_store(known, next);
 	return next ? next : (void *)fail;
 }
 

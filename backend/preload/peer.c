@@ -14,6 +14,7 @@
 #include "backend/preload/allocation.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/green.h"
+#include "backend/preload/listener.h"
 #include "lib/protocol.h"
 
 /* @user may use memory that was allocated in @owner. */
@@ -196,14 +197,19 @@ CUresult gcr_own_cuCtxDisablePeerAccess(CUcontext owner)
 
 #endif
 
-void gcr_peer_context_gone(CUcontext context)
+/* Drops all rights of the context and to its memory. */
+static void context_gone(CUcontext context)
 {
 	gcr_peer_drop(context, NULL);
 	gcr_peer_drop(NULL, context);
 }
 
-void gcr_peer_forget(void)
+GCR_LISTEN(context_gone, context_gone);
+
+static void forget(void)
 {
 	pthread_rwlock_init(&lock, NULL);
 	peer_count = 0;
 }
+
+GCR_LISTEN(fork, forget);

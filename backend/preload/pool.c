@@ -17,6 +17,7 @@
 
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/listener.h"
 #include "backend/preload/obstacle.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
@@ -232,7 +233,7 @@ void gcr_pool_freed(struct gcr_pool *pool, CUdeviceptr pointer, CUresult result)
 	drop_if_done(pool);
 }
 
-void gcr_pools_forget(void)
+static void forget(void)
 {
 	/* The memory is the parent's. */
 	pools.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -240,6 +241,8 @@ void gcr_pools_forget(void)
 	pools.pieces = NULL;
 	pools.count = pools.room = 0;
 }
+
+GCR_LISTEN(fork, forget);
 
 /* ---- the driver's functions ---- */
 

@@ -35,8 +35,5 @@ struct gcr_pool *gcr_pool_take(CUdeviceptr pointer);
 /* The free has been done, or @result says that the driver refused it. @pool may be NULL. */
 void gcr_pool_freed(struct gcr_pool *pool, CUdeviceptr pointer, CUresult result);
 
-/* In the child of a fork. */
-void gcr_pools_forget(void);
-
 #endif
 #endif

@@ -12,6 +12,7 @@
 #include "backend/cuda/cuda_api.h"
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/start.h"
 #include "lib/cleanup.h"
 
 GCR_OWN(cuInit);
@@ -25,7 +26,7 @@ CUresult gcr_own_cuInit(unsigned int flags)
 	GCR_GATE(cuInit);
 	result = real(flags);
 	if (result == CUDA_SUCCESS)
-		gcr_hook_start();
+		gcr_preload_start();
 	return result;
 }
 
@@ -114,8 +115,8 @@ static void substitute(const char *name, void **function, int version, cuuint64_
 		entry = find_unexported(name, *function, version, flags);
 	if (entry == GCR_ENTRIES)
 		*function = gcr_unknown_wrap(name, *function);
-	else if (gcr_entry_points[entry].wrapper)
-		*function = gcr_entry_points[entry].wrapper;
+	else if (gcr_entry_wrappers[entry])
+		*function = gcr_entry_wrappers[entry];
 }
 
 GCR_OWN(cuGetProcAddress);

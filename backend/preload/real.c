@@ -15,15 +15,13 @@
 #ifdef GCR_HIP
 #include "backend/rocm/adapt.h"
 
-#define PREFIX "hip"
-#define INIT   GCR_ENTRY_hipInit
+#define INIT GCR_ENTRY_hipInit
 
 /* The newest first; a program is linked with one. */
 static const char *const libraries[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
 					"libamdhip64.so"};
 #else
-#define PREFIX "cu"
-#define INIT   GCR_ENTRY_cuInit
+#define INIT GCR_ENTRY_cuInit
 
 static const char *const libraries[] = {"libcuda.so.1"};
 #endif
@@ -56,12 +54,32 @@ gcr_dlsym_function *gcr_real_dlsym(void)
 
 #endif
 
+void *gcr_real_next(const char *name, _Atomic(void *) *known)
+{
+	gcr_dlsym_function *look_up = gcr_real_dlsym();
+	void *next = atomic_load(known);
+
+	if (!next && look_up)
+		next = look_up(RTLD_NEXT, name);
+	atomic_store(known, next);
+	return next;
+}
+
 static bool is_ours(const void *function)
 {
 	Dl_info info, own;
 
 	return dladdr(function, &info) && dladdr((void *)gcr_reals_find, &own) &&
 	       info.dli_fbase == own.dli_fbase;
+}
+
+/* Not this library's own dlopen(3), which is there for the program's calls. */
+static void *open_loaded(const char *name, int flags)
+{
+	static _Atomic(void *) known;
+	__typeof__(dlopen) *real = (__typeof__(dlopen) *)gcr_real_next("dlopen", &known);
+
+	return real ? real(name, RTLD_LAZY | RTLD_NOLOAD | flags) : NULL;
 }
 
 /* A handle of the driver's library, which the caller closes; NULL if it is not loaded. */
@@ -71,12 +89,12 @@ static void *open_driver(void *function, int flags)
 	Dl_info info;
 
 	for (size_t i = 0; !library && i < GCR_ARRAY_SIZE(libraries); i++)
-		library = dlopen(libraries[i], RTLD_LAZY | RTLD_NOLOAD | flags);
+		library = open_loaded(libraries[i], flags);
 	/* A driver with another library name: find it by one of its functions. */
 	if (!library && !function)
 		function = gcr_real_dlsym()(RTLD_NEXT, gcr_entry_points[INIT].symbol);
 	if (!library && function && !is_ours(function) && dladdr(function, &info))
-		library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | flags);
+		library = open_loaded(info.dli_fname, flags);
 	return library;
 }
 
@@ -141,56 +159,27 @@ void *gcr_entry_real(enum gcr_entry entry)
 	return atomic_load_explicit(&gcr_reals[entry], memory_order_relaxed);
 }
 
-void *gcr_entry_wrap(enum gcr_entry entry, void *function)
+bool gcr_reals_is(enum gcr_entry entry, void *function)
 {
-	const struct gcr_entry_point *point = &gcr_entry_points[entry];
 	void *library, *now;
 
-	if (!function || !point->wrapper)
-		return function;
 	gcr_reals_find(function);
 	if (function == atomic_load_explicit(&gcr_reals[entry], memory_order_relaxed))
-		return point->wrapper;
+		return true;
 	/*
 	 * The program may have closed the library and opened it again at another address. A second
 	 * driver in the same program (a stub, for instance) is left alone.
 	 */
 	if (atomic_load_explicit(&pinned, memory_order_relaxed))
-		return function;
+		return false;
 	library = open_driver(NULL, 0);
-	now = library ? gcr_real_dlsym()(library, point->symbol) : NULL;
+	now = library ? gcr_real_dlsym()(library, gcr_entry_points[entry].symbol) : NULL;
 	if (now == function)
 		find(function, 0);
 	if (library)
 		dlclose(library);
 	dlerror();
-	return now == function ? point->wrapper : function;
-}
-
-enum gcr_entry gcr_entry_find(const char *symbol)
-{
-	size_t first = 0, end = GCR_ENTRIES;
-
-	while (first < end) {
-		size_t middle = first + (end - first) / 2;
-		int order = strcmp(symbol, gcr_entry_points[middle].symbol);
-
-		if (order == 0)
-			return (enum gcr_entry)middle;
-		if (order < 0)
-			end = middle;
-		else
-			first = middle + 1;
-	}
-	return GCR_ENTRIES;
-}
-
-/* True for cuMemAlloc; false for cudaMalloc and cublasCreate. */
-bool gcr_entry_is_drivers_name(const char *name)
-{
-	const size_t length = strlen(PREFIX);
-
-	return strncmp(name, PREFIX, length) == 0 && name[length] >= 'A' && name[length] <= 'Z';
+	return now == function;
 }
 
 enum gcr_entry gcr_entry_of(const void *function, const char *name)

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "backend/preload/listener.h"
 #include "backend/preload/obstacle.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
@@ -102,7 +103,7 @@ void gcr_shared_finish_end(const struct gcr_shared_end *end, CUresult result)
 		gcr_obstacle_add(obstacles[end->kind], -1);
 }
 
-void gcr_shared_context_gone(CUcontext context)
+static void context_gone(CUcontext context)
 {
 	GCR_LOCK_SCOPE(&lock);
 
@@ -113,7 +114,9 @@ void gcr_shared_context_gone(CUcontext context)
 		}
 }
 
-void gcr_shared_forget(void)
+GCR_LISTEN(context_gone, context_gone);
+
+static void forget(void)
 {
 	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	/*
@@ -122,3 +125,5 @@ void gcr_shared_forget(void)
 	objects = NULL;
 	count = room = 0;
 }
+
+GCR_LISTEN(fork, forget);

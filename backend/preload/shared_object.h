@@ -40,10 +40,4 @@ struct gcr_shared_end {
 struct gcr_shared_end gcr_shared_begin_end(enum gcr_shared_kind kind, uint64_t value);
 void gcr_shared_finish_end(const struct gcr_shared_end *end, CUresult result);
 
-/* The driver has destroyed all objects of the context. */
-void gcr_shared_context_gone(CUcontext context);
-
-/* In the child of a fork. */
-void gcr_shared_forget(void);
-
 #endif

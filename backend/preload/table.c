@@ -12,6 +12,7 @@
 
 #include "backend/preload/gate.h"
 #include "backend/preload/ipc.h"
+#include "backend/preload/listener.h"
 #include "lib/protocol.h"
 
 /*
@@ -537,7 +538,7 @@ void gcr_table_set_access(struct gcr_mapping *mapping, const CUmemAccessDesc *ac
 
 /* ---- fork ---- */
 
-void gcr_table_forget(void)
+static void forget(void)
 {
 	reset_lock();
 	for (size_t i = 0; i < table.memory_count; i++)
@@ -545,3 +546,5 @@ void gcr_table_forget(void)
 	/* The rest is not freed: another thread may have held malloc's lock at the fork. */
 	memset(&table, 0, sizeof(table));
 }
+
+GCR_LISTEN(fork, forget);

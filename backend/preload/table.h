@@ -200,7 +200,4 @@ void gcr_table_put(struct gcr_memory *memory);
 /* Release the real handles and descriptors of memory that has no users left. */
 void gcr_table_release_dead(struct gcr_memory *dead);
 
-/* In the child of a fork. */
-void gcr_table_forget(void);
-
 #endif

@@ -19,9 +19,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "backend/preload/converts.h"
 #include "backend/preload/descriptor.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/hip_begin.h"
+#include "backend/preload/listener.h"
 #include "backend/preload/memory.h"
 #include "backend/preload/preload.h"
 #include "backend/preload/wakeup.h"
@@ -212,7 +214,7 @@ void gcr_gate_incomplete(const char *name)
 		set_incomplete(memory, name);
 }
 
-void gcr_gate_forget(void)
+static void forget(void)
 {
 	bool had = atomic_load(&page.state) == PAGE_MADE;
 
@@ -233,6 +235,8 @@ void gcr_gate_forget(void)
 	page.memory = NULL;
 	page.descriptor.fd = -1;
 }
+
+GCR_LISTEN(fork, forget);
 
 /* ---- the slots ---- */
 

@@ -16,6 +16,7 @@
 
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/listener.h"
 #include "backend/preload/preload.h"
 #include "backend/preload/table.h"
 #include "backend/preload/thread.h"
@@ -129,12 +130,14 @@ const char *gcr_unknown_name(unsigned int number)
 	return number < GCR_UNKNOWN_MAX ? atomic_load(&unknowns[number].name) : NULL;
 }
 
-void gcr_unknown_forget(void)
+static void forget(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	for (unsigned int i = 0; i < GCR_UNKNOWN_MAX; i++)
 		atomic_store(&unknowns[i].noted, false);
 }
+
+GCR_LISTEN(fork, forget);
 
 #else
 
@@ -144,10 +147,12 @@ void *gcr_unknown_wrap(const char *name, void *function)
 	return function;
 }
 
-void gcr_unknown_forget(void)
+static void forget(void)
 {
 	pthread_mutex_init(&lock, NULL);
 }
+
+GCR_LISTEN(fork, forget);
 
 const char *gcr_unknown_name(unsigned int number)
 {

@@ -12,7 +12,4 @@
  */
 bool gcr_unknown_is_harmless(const char *name);
 
-/* In the child of a fork: no unknown function has been called. */
-void gcr_unknown_forget(void);
-
 #endif

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "backend/preload/descriptor.h"
+#include "backend/preload/listener.h"
 
 static struct {
 	struct gcr_descriptor reader, writer;
@@ -82,8 +83,10 @@ void gcr_wakeup_restored(void)
 	wakeup.reader.inode = wakeup.writer.inode = reader.st_ino;
 }
 
-void gcr_wakeup_forget(void)
+static void forget(void)
 {
 	gcr_descriptor_close(&wakeup.reader);
 	gcr_descriptor_close(&wakeup.writer);
 }
+
+GCR_LISTEN(fork, forget);

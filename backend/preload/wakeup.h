@@ -23,7 +23,4 @@ void gcr_wakeup_drain(void);
 /* CRIU has restored the program: read the identity (device and inode) of the pipe again. */
 void gcr_wakeup_restored(void);
 
-/* In the child of a fork. */
-void gcr_wakeup_forget(void);
-
 #endif

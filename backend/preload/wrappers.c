@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The functions that replace the driver's entry points: one for each that passes the gate, made
- * from the table of entry points, and that table. cuda_api.h must not be included here: these
+ * from the table of entry points, and the table of all. cuda_api.h must not be included here: these
  * functions have the same names but take every argument as a full register (or stack slot),
  * whatever its type; that is the same on x86-64 (System V) and on AArch64. Entry points for which
  * this does not hold are OWN, and have a wrapper elsewhere.
@@ -120,9 +120,8 @@ static inline void *find(enum gcr_entry entry)
 #define ADDRESS_FREE(symbol)   NULL
 #define ADDRESS_OWN(symbol)    (void *)symbol
 
-const struct gcr_entry_point gcr_entry_points[GCR_ENTRIES] = {
-#define ENTRY(class, symbol, name, version, arguments) \
-	{#symbol, #name, version, GCR_ENTRY_##class, ADDRESS_##class(symbol)},
+void *const gcr_entry_wrappers[GCR_ENTRIES] = {
+#define ENTRY(class, symbol, name, version, arguments) ADDRESS_##class(symbol),
 #include GCR_ENTRY_POINTS
 #undef ENTRY
 };

@@ -5,9 +5,12 @@
  */
 #include "test/unit/preload/preload_memory.h"
 
-#include "backend/preload/device.h"
+#include "backend/preload/allocation.h"
+#include "backend/preload/converts.h"
 #include "backend/preload/gate.h"
+#include "backend/preload/gate_close.h"
 #include "backend/preload/memory.h"
+#include "backend/preload/preload.h"
 
 static const struct preload_memory functions = {
 	.converts = gcr_memory_converts,
@@ -19,9 +22,8 @@ static const struct preload_memory functions = {
 	.receive = gcr_memory_receive,
 	.complete = gcr_memory_complete,
 	.let_go = gcr_memory_let_go,
-	.forget = gcr_memory_forget,
-	.context_gone = gcr_memory_context_gone,
-	.owns = gcr_memory_owns,
+	.forget = gcr_preload_forget,
+	.owns = gcr_allocation_owns,
 	.page = gcr_gate_page,
 	.gate_close = gcr_gate_close,
 	.gate_open = gcr_gate_open,

@@ -26,7 +26,6 @@ struct preload_memory {
 	bool (*complete)(struct gcr_error *error);
 	int (*let_go)(struct gcr_error *error);
 	void (*forget)(void);
-	void (*context_gone)(void *context);
 	bool (*owns)(unsigned long long address);
 	struct gcr_page *(*page)(void);
 	int (*gate_close)(int64_t timeout_usec, int wake_fd, struct gcr_error *error);

@@ -13,6 +13,8 @@
 #include <sys/syscall.h>
 
 #include "backend/preload/gate.h"
+#include "backend/preload/gate_close.h"
+#include "backend/preload/gate_close.h"
 #include "backend/preload/thread.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"

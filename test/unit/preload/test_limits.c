@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "backend/preload/gate.h"
+#include "backend/preload/gate_close.h"
 #include "backend/preload/limit.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
