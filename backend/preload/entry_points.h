@@ -136,15 +136,6 @@ void gcr_reals_pin(void);
  */
 bool gcr_reals_is(enum gcr_entry entry, void *function);
 
-/*
- * For a driver function @function that is not an entry point: returns a wrapper that passes the
- * gate as number GCR_ENTRIES + N and names the function in the page when it is called. NULL if
- * there is no such wrapper. gcr_unknown_name(N) returns the name under which the function was first
- * looked up.
- */
-void *gcr_unknown_wrap(const char *name, void *function);
-const char *gcr_unknown_name(unsigned int number);
-
 /* The driver's functions; NULL if not found yet. See gcr_entry_real(). */
 extern _Atomic(void *) gcr_reals[GCR_ENTRIES];
 

@@ -18,6 +18,7 @@
 #include "backend/preload/ending.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/thread.h"
+#include "backend/preload/unknown_names.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 

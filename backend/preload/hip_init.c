@@ -15,6 +15,7 @@
 #include "backend/preload/listener.h"
 #include "backend/preload/obstacle.h"
 #include "backend/preload/start.h"
+#include "backend/preload/unknown.h"
 #include "backend/rocm/adapt.h"
 #include "backend/rocm/hip_api.h"
 #include "lib/cleanup.h"

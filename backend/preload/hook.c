@@ -20,6 +20,7 @@
 #include "backend/preload/gate.h"
 #include "backend/preload/listener.h"
 #include "backend/preload/preload.h"
+#include "backend/preload/unknown.h"
 
 #if GCR_PRELOAD_DLSYM
 

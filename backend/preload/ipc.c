@@ -315,6 +315,7 @@ static CUresult enter_opened(const struct gcr_mapping *model, CUmemGenericAlloca
 		if (entered) {
 			mapping = NULL;
 			memory->exporter = exporter;
+			memory->give_back = gcr_ipc_give_back;
 		} else {
 			memory->real = 0;
 		}

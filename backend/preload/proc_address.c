@@ -13,6 +13,7 @@
 #include "backend/preload/entry_points.h"
 #include "backend/preload/gate.h"
 #include "backend/preload/start.h"
+#include "backend/preload/unknown.h"
 #include "lib/cleanup.h"
 
 GCR_OWN(cuInit);

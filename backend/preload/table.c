@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "backend/preload/gate.h"
-#include "backend/preload/ipc.h"
 #include "backend/preload/listener.h"
 #include "lib/protocol.h"
 
@@ -217,7 +216,8 @@ void gcr_table_release_dead(struct gcr_memory *dead)
 			GCR_REAL(cuMemRelease)(memory->real);
 		/* A descriptor keeps the VRAM in use just as a handle does. */
 		gcr_descriptor_close(&memory->descriptor);
-		gcr_ipc_give_back(memory->exporter);
+		if (memory->give_back)
+			memory->give_back(memory->exporter);
 		free(memory);
 	}
 }

@@ -35,6 +35,8 @@ enum gcr_memory_origin {
 	GCR_MEMORY_OPENED = 4, /* another process's, mapped by the library for cuIpcOpenMemHandle */
 };
 
+struct gcr_ipc_exporter;
+
 /* Physical memory, alive while it has handles or mappings, or a call is using it. */
 struct gcr_memory {
 	uint64_t id; /* never reused */
@@ -50,7 +52,9 @@ struct gcr_memory {
 	CUmemGenericAllocationHandle real;
 	bool imported; /* `real` was imported: it cannot be exported, the descriptor is kept */
 	struct gcr_descriptor descriptor;
-	struct gcr_ipc_exporter *exporter; /* OPENED: told when the memory is closed */
+	/* OPENED: called with @exporter when the memory is released; NULL: nothing to call */
+	void (*give_back)(struct gcr_ipc_exporter *exporter);
+	struct gcr_ipc_exporter *exporter;
 
 	CUmemGenericAllocationHandle number; /* the program's handle, if it has one, not APART */
 	bool shared;			     /* counted in the page's sharings */

@@ -21,6 +21,7 @@
 #include "backend/preload/table.h"
 #include "backend/preload/thread.h"
 #include "backend/preload/unknown.h"
+#include "backend/preload/unknown_names.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
@@ -61,11 +62,8 @@ static void note(const char *name)
 
 static struct unknown {
 	_Atomic(void *) real;
-	_Atomic(const char *) name;
 	atomic_bool noted;
 } unknowns[GCR_UNKNOWN_MAX];
-
-static char names[GCR_UNKNOWN_MAX][GCR_UNKNOWN_NAME_BYTES];
 
 /* In unknown.S. */
 extern const char gcr_unknown_wrappers[GCR_UNKNOWN_MAX][GCR_UNKNOWN_BYTES];
@@ -77,7 +75,7 @@ void *gcr_unknown_enter(unsigned int number, uint64_t *ret_pass, uint64_t *regis
 			uint64_t *stack)
 {
 	struct unknown *unknown = &unknowns[number];
-	const char *name = atomic_load(&unknown->name);
+	const char *name = gcr_unknown_name(number);
 
 	if (!name)
 		name = "a function of the driver without a name";
@@ -117,17 +115,8 @@ void *gcr_unknown_wrap(const char *name, void *function)
 		note(name);
 		return function;
 	}
-	if (!atomic_load(&unknowns[number].name)) {
-		/* Two threads at the same time write the same. */
-		strncpy(names[number], name, GCR_UNKNOWN_NAME_BYTES - 1);
-		atomic_store(&unknowns[number].name, names[number]);
-	}
+	gcr_unknown_set_name(number, name);
 	return (void *)(uintptr_t)gcr_unknown_wrappers[number];
-}
-
-const char *gcr_unknown_name(unsigned int number)
-{
-	return number < GCR_UNKNOWN_MAX ? atomic_load(&unknowns[number].name) : NULL;
 }
 
 static void forget(void)
@@ -153,10 +142,5 @@ static void forget(void)
 }
 
 GCR_LISTEN(fork, forget);
-
-const char *gcr_unknown_name(unsigned int number)
-{
-	return NULL;
-}
 
 #endif

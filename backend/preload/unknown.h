@@ -12,4 +12,11 @@
  */
 bool gcr_unknown_is_harmless(const char *name);
 
+/*
+ * For a driver function @function that is not an entry point: returns a wrapper that passes the
+ * gate as number GCR_ENTRIES + N (see unknown_names.h) and names the function in the page when it
+ * is called; or @function itself, which then counts as called, if there is no wrapper left.
+ */
+void *gcr_unknown_wrap(const char *name, void *function);
+
 #endif
