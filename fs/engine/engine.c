@@ -11,7 +11,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* A library looks for a daemon every two seconds (backend/preload/agent.c). */
+/* A library looks for a daemon every two seconds (backend/preload/agent/agent.c). */
 #define CONNECT_USEC	  (3 * GCR_USEC_PER_SEC)
 #define CONNECT_LOOK_USEC (20 * GCR_USEC_PER_MSEC)
 

@@ -261,7 +261,7 @@ def check_tools(verbs, verb_options):
     check_same('variable', gpucr.name, gpucr.terms('ENVIRONMENT'),
                set(re.findall(r'\$\{(GPUCR_\w+)', read('tools/gpucr.in'))))
     code = set(re.findall(r'\$\{(GPUCR_\w+)', read('tools/gpucr-run.in')))
-    for path in ('backend/preload/connection.c', 'backend/preload/memory.c'):
+    for path in ('backend/preload/agent/connection.c', 'backend/preload/memory/memory.c'):
         code |= set(re.findall(r'getenv\("(GPUCR_\w+)"', read(path)))
     for name in sorted(code):
         check(name in run.terms('ENVIRONMENT'), f'{run.name}: variable {name} is missing')

@@ -2,8 +2,8 @@
 /* Linked into a test copy of the preload library, together with preload_memory.c. */
 #include "test/unit/preload/preload_managed.h"
 
-#include "backend/preload/gate.h"
-#include "backend/preload/managed.h"
+#include "backend/preload/gate/gate.h"
+#include "backend/preload/managed/managed.h"
 
 static const struct preload_managed functions = {
 	.describe = gcr_managed_describe,

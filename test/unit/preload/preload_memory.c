@@ -5,12 +5,12 @@
  */
 #include "test/unit/preload/preload_memory.h"
 
-#include "backend/preload/allocation.h"
-#include "backend/preload/converts.h"
-#include "backend/preload/gate.h"
-#include "backend/preload/gate_close.h"
-#include "backend/preload/memory.h"
-#include "backend/preload/preload.h"
+#include "backend/preload/memory/allocation.h"
+#include "backend/preload/base/converts.h"
+#include "backend/preload/gate/gate.h"
+#include "backend/preload/gate/gate_close.h"
+#include "backend/preload/memory/memory.h"
+#include "backend/preload/base/preload.h"
 
 static const struct preload_memory functions = {
 	.converts = gcr_memory_converts,

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "backend/preload/descriptor.h"
+#include "backend/preload/base/descriptor.h"
 #include "test/unit/test.h"
 
 static rlim_t hard_limit;

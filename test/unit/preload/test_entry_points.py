@@ -37,7 +37,7 @@ def check(ok, what):
 def read_table():
     entries = []
     name = 'entry_points_hip.def' if HIP else 'entry_points.def'
-    for line in (ROOT / 'backend/preload' / name).read_text().split('\n'):
+    for line in (ROOT / 'backend/preload/driver' / name).read_text().split('\n'):
         if not line.startswith('ENTRY('):
             continue
         match = re.fullmatch(r'ENTRY\((CALL|POLL|SUBMIT|WAIT|FREE|OWN), (\w+), (\w+), (\d+), (\d+)\)',
@@ -240,7 +240,7 @@ def compare_slots(table, declared, source, arguments):
 
 def check_hip_names(table):
     """Every entry point with a wrapper written by hand has one."""
-    text = (ROOT / 'backend/preload/entry_names_hip.h').read_text()
+    text = (ROOT / 'backend/preload/driver/entry_names_hip.h').read_text()
     names = re.findall(r'^#define GCR_HIP_NAME_(\w+)\s+(\w+)$', text, re.MULTILINE)
     stood_in = [name for _, name in names]
     own = {entry.symbol for entry in table.values() if entry.kind == 'OWN'}

@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
-#include "backend/preload/wakeup.h"
+#include "backend/preload/base/wakeup.h"
 #include "test/unit/preload/test_gate.h"
 
 /* ---- a driver's function that checks whether it may run now ---- */

@@ -12,10 +12,10 @@
 #include <stdatomic.h>
 #include <sys/syscall.h>
 
-#include "backend/preload/gate.h"
-#include "backend/preload/gate_close.h"
-#include "backend/preload/gate_close.h"
-#include "backend/preload/thread.h"
+#include "backend/preload/gate/gate.h"
+#include "backend/preload/gate/gate_close.h"
+#include "backend/preload/gate/gate_close.h"
+#include "backend/preload/gate/thread.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "test/unit/sim.h"

@@ -4,12 +4,12 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "backend/preload/capture.h"
-#include "backend/preload/context.h"
-#include "backend/preload/ipc.h"
-#include "backend/preload/managed.h"
-#include "backend/preload/managed_table.h"
-#include "backend/preload/memory.h"
+#include "backend/preload/gate/capture.h"
+#include "backend/preload/gate/context.h"
+#include "backend/preload/ipc/ipc.h"
+#include "backend/preload/managed/managed.h"
+#include "backend/preload/managed/managed_table.h"
+#include "backend/preload/memory/memory.h"
 #include "test/unit/preload/test_gate.h"
 
 /* ---- captures ---- */

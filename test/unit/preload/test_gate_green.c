@@ -4,9 +4,9 @@
  * also after the green context was destroyed. Objects made in a green context belong to the primary
  * context.
  */
-#include "backend/preload/green.h"
-#include "backend/preload/limit.h"
-#include "backend/preload/table.h"
+#include "backend/preload/gate/green.h"
+#include "backend/preload/memory/limit.h"
+#include "backend/preload/memory/table.h"
 #include "test/unit/preload/test_gate.h"
 
 #define NOT_FINISHED "a green context of GPU 0 has not finished its work"

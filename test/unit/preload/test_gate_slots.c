@@ -5,8 +5,8 @@
  */
 #include <fcntl.h>
 
-#include "backend/preload/context.h"
-#include "backend/preload/memory.h"
+#include "backend/preload/gate/context.h"
+#include "backend/preload/memory/memory.h"
 #include "test/unit/preload/test_gate.h"
 
 /* ---- threads that end ---- */

@@ -5,9 +5,9 @@
  */
 #include <errno.h>
 
-#include "backend/preload/gate.h"
-#include "backend/preload/gate_close.h"
-#include "backend/preload/limit.h"
+#include "backend/preload/gate/gate.h"
+#include "backend/preload/gate/gate_close.h"
+#include "backend/preload/memory/limit.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "test/unit/sim.h"

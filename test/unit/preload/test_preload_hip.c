@@ -41,7 +41,7 @@ static const struct entry {
 	const char *symbol;
 } entries[] = {
 #define ENTRY(class, symbol, name, version, arguments) {class, #symbol},
-#include "backend/preload/entry_points_hip.def"
+#include "backend/preload/driver/entry_points_hip.def"
 #undef ENTRY
 };
 

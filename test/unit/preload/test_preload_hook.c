@@ -30,7 +30,7 @@ static const struct entry {
 	int version;
 } entries[] = {
 #define ENTRY(class, symbol, name, version, arguments) {class, #symbol, #name, version},
-#include "backend/preload/entry_points.def"
+#include "backend/preload/driver/entry_points.def"
 #undef ENTRY
 };
 

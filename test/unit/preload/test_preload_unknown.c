@@ -4,7 +4,7 @@
  * (backend/sim/later.c): these functions get the driver's handles, before a freeze and after it,
  * and only a function that may do more than query is an obstacle to the next freeze.
  */
-#include "backend/preload/unknown.h"
+#include "backend/preload/hook/unknown.h"
 #include "test/unit/preload/preload_program.h"
 
 #define COUNT 8

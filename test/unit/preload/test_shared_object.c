@@ -6,8 +6,8 @@
  */
 #include "test/unit/preload/test_gate.h"
 
-#include "backend/preload/obstacle.h"
-#include "backend/preload/shared_object.h"
+#include "backend/preload/memory/obstacle.h"
+#include "backend/preload/memory/shared_object.h"
 
 static CUresult next_result;
 static const char *obstacle_meanwhile;

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Two things change when CRIU restores a process: the inode numbers of anonymous files, which
+ * identify the library's descriptors, and the start time of the process, which reveals a restore.
+ * Time is measured by counting naps, not by a clock: CRIU may stop the program for long, and a
+ * restored one may find another clock.
+ */
+#include "backend/preload/agent/park.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backend/preload/agent/connection.h"
+#include "backend/preload/gate/gate.h"
+#include "backend/preload/ipc/ipc.h"
+#include "backend/preload/managed/managed.h"
+#include "backend/preload/base/wakeup.h"
+#include "lib/procfs.h"
+
+#define NAP_MSEC 50
+
+int gcr_park_begin(struct gcr_error *error)
+{
+	struct gcr_page *page = gcr_gate_page();
+
+	if (gcr_managed_is_held())
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "it uses managed memory, and CRIU cannot dump the userfaultfd "
+				     "that holds up who touches it");
+	if (gcr_ipc_is_listening())
+		return gcr_error_set(error, EOPNOTSUPP,
+				     "it has given out CUDA IPC handles, and the socket by which "
+				     "others get them cannot be restored elsewhere");
+	if (page)
+		__atomic_store_n(&page->is_parked, 1, __ATOMIC_SEQ_CST);
+	return 0;
+}
+
+/* Start time of this process, 0 if unknown. */
+static uint64_t start_ticks(void)
+{
+	struct gcr_proc_stat stat;
+
+	return gcr_proc_stat(getpid(), &stat) == 0 ? stat.start_ticks : 0;
+}
+
+void gcr_park_wait(uint32_t limit_ms)
+{
+	static const struct timespec nap = {.tv_nsec = NAP_MSEC * 1000000};
+	struct gcr_page *page = gcr_gate_page();
+	uint64_t before = start_ticks();
+
+	for (uint32_t waited_ms = 0; waited_ms < limit_ms && start_ticks() == before;
+	     waited_ms += NAP_MSEC) {
+		if (page && !__atomic_load_n(&page->is_parked, __ATOMIC_SEQ_CST))
+			break;
+		nanosleep(&nap, NULL);
+	}
+	/*
+	 * Check again: CRIU may have stopped the process during the last check, and a daemon may
+	 * have ended the parking since.
+	 */
+	if (start_ticks() != before) {
+		gcr_gate_restored();
+		gcr_wakeup_restored();
+		gcr_connection_prepare();
+	}
+	if (page)
+		__atomic_store_n(&page->is_parked, 0, __ATOMIC_SEQ_CST);
+}
