@@ -8,7 +8,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -69,13 +68,6 @@ static bool is_idle_locked(const struct gcr_process *process)
 		if (process->claims[i])
 			return false;
 	return process->state == GCR_STATE_RUNNING && !process->task;
-}
-
-bool gcr_process_pidfd_tells(const struct gcr_process *process)
-{
-	struct pollfd pidfd = {.fd = process->pidfd, .events = POLLIN};
-
-	return poll(&pidfd, 1, 0) == 1;
 }
 
 void gcr_processes_listen(struct gcr_processes *processes,

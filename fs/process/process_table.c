@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* References to processes, and finding and listing those of the table. */
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -14,6 +15,13 @@
 #include "lib/procfs.h"
 
 #define MEMBERS_USEC (500 * GCR_USEC_PER_MSEC) /* for one listing of members: FUSE threads wait */
+
+bool gcr_process_pidfd_tells(const struct gcr_process *process)
+{
+	struct pollfd pidfd = {.fd = process->pidfd, .events = POLLIN};
+
+	return poll(&pidfd, 1, 0) == 1;
+}
 
 struct gcr_process *gcr_process_ref(struct gcr_process *process)
 {
