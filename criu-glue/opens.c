@@ -528,12 +528,20 @@ int gcr_opens_scan(const pid_t *pids, size_t pids_count, const struct gcr_opens_
 
 int gcr_opens_refusal(const struct gcr_opens *opens, struct gcr_error *error)
 {
+	size_t externals = opens->findings_lost;
+
 	for (size_t i = 0; i < opens->findings_count; i++) {
 		const struct gcr_open_finding *finding = &opens->findings[i];
 
 		if (finding->verdict == GCR_OPEN_REFUSED)
 			return gcr_error_set(error, finding->error.number, "%s",
 					     finding->error.words);
+		externals++;
 	}
+	if (externals > GCR_OPENS_EXTERNALS_MAX)
+		return gcr_error_set(error, E2BIG,
+				     "the processes have more than %d pipes, sockets and terminals "
+				     "open whose other ends are outside: close some",
+				     GCR_OPENS_EXTERNALS_MAX);
 	return 0;
 }

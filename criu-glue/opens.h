@@ -24,6 +24,12 @@
 #define GCR_OPENS_KEY_BYTES    64
 #define GCR_OPENS_FINDINGS_MAX 1024 /* further ones are only counted */
 
+/*
+ * More EXTERNAL findings are refused: at a restore CRIU has a descriptor for each, and libraries of
+ * its (4.1.1: nftables) fail if it has 1024 descriptors.
+ */
+#define GCR_OPENS_EXTERNALS_MAX 900
+
 /* A scan of a tree with more than these ends with -E2BIG. */
 #define GCR_OPENS_PATHS_BYTES_MAX (32u << 20) /* paths of different files together */
 #define GCR_OPENS_NAMELESS_MAX	  262144      /* pipes, sockets, terminals, unlinked files */
@@ -111,7 +117,10 @@ struct gcr_opens {
 int gcr_opens_scan(const pid_t *pids, size_t pids_count, const struct gcr_opens_options *options,
 		   struct gcr_opens **ret_opens, struct gcr_error *error);
 
-/* Returns the first refusal, with -errno; 0 if there is none. */
+/*
+ * Returns the first refusal, with -errno; -E2BIG: there is none, but there are more EXTERNAL
+ * findings than a restore can supply; 0.
+ */
 int gcr_opens_refusal(const struct gcr_opens *opens, struct gcr_error *error);
 
 /*
