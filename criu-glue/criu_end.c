@@ -29,30 +29,37 @@
 #define END_TIMEOUT_USEC  (10 * GCR_USEC_PER_SEC)
 #define NESTED_MAX	  64 /* levels of processes below CRIU that are searched */
 
+/* Has the process of the pidfd been waited for? Until then no other process has its pid. */
+static bool is_gone(int pidfd)
+{
+	return syscall(SYS_pidfd_send_signal, pidfd, 0, NULL, 0) < 0 && errno == ESRCH;
+}
+
 /* SIGSTOP takes effect with a delay; until then the process could still start others. */
-static void await_stop(pid_t pid)
+static void await_stop(pid_t pid, int pidfd)
 {
 	int64_t until_usec = gcr_clock_usec() + STOP_TIMEOUT_USEC;
 	struct gcr_proc_stat stat;
 
-	while (gcr_proc_stat(pid, &stat) == 0 && !strchr("TtZX", stat.state) &&
+	while (!is_gone(pidfd) && gcr_proc_stat(pid, &stat) == 0 && !strchr("TtZX", stat.state) &&
 	       gcr_clock_usec() < until_usec)
 		usleep(STOP_POLL_USEC);
 }
 
 struct killing {
 	pid_t parent;
+	int parent_pidfd;
 	int levels;
 };
 
 static int kill_child(pid_t child, void *data);
 
 /* Kills all descendants of @parent, which has been sent SIGSTOP, but not @parent itself. */
-static void kill_below(pid_t parent, int levels)
+static void kill_below(pid_t parent, int parent_pidfd, int levels)
 {
-	struct killing killing = {.parent = parent, .levels = levels};
+	struct killing killing = {parent, parent_pidfd, levels};
 
-	await_stop(parent);
+	await_stop(parent, parent_pidfd);
 	gcr_proc_each_child(parent, kill_child, &killing);
 }
 
@@ -65,9 +72,12 @@ static int kill_child(pid_t child, void *data)
 	/* the pidfd is that of the child: it had not ended when it was listed */
 	if (pidfd < 0 || gcr_proc_stat(child, &stat) < 0 || stat.parent != killing->parent)
 		return 0;
+	/* After that: if the parent is there, its pid was its own, and the child is its child. */
+	if (is_gone(killing->parent_pidfd))
+		return 1;
 	gcr_criu_send_signal(pidfd, SIGSTOP);
 	if (killing->levels > 0)
-		kill_below(child, killing->levels - 1);
+		kill_below(child, pidfd, killing->levels - 1);
 	gcr_criu_send_signal(pidfd, SIGKILL);
 	return 0;
 }
@@ -79,7 +89,7 @@ void gcr_criu_kill(struct gcr_criu_job *job)
 	job->stopped_by_us = true;
 	if (job->action == GCR_CRIU_RESTORE) {
 		gcr_criu_send_signal(job->pidfd, SIGSTOP);
-		kill_below(job->pid, NESTED_MAX);
+		kill_below(job->pid, job->pidfd, NESTED_MAX);
 	}
 	gcr_criu_send_signal(job->pidfd, SIGKILL);
 }

@@ -33,38 +33,63 @@ static int fetch(int criu_pidfd, int fd)
 	return (int)syscall(SYS_pidfd_getfd, criu_pidfd, fd, 0);
 }
 
-static bool is_published(int images_fd)
+/*
+ * Finds the directory of the place, by its path, whose images' directory this is. False: it is no
+ * such directory.
+ */
+static bool find_place(int images_fd, char ret_path[PATH_MAX])
 {
-	char link[64], path[PATH_MAX];
-	const char *place;
+	char link[64];
 	ssize_t bytes;
 	size_t rest;
 
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", images_fd);
-	bytes = readlink(link, path, sizeof(path));
-	if (bytes <= (ssize_t)strlen(IMAGES) || bytes == sizeof(path))
+	bytes = readlink(link, ret_path, PATH_MAX);
+	if (bytes <= (ssize_t)strlen(IMAGES) || bytes == PATH_MAX)
 		return false;
 	rest = (size_t)bytes - strlen(IMAGES);
-	if (memcmp(path + rest, IMAGES, strlen(IMAGES)) != 0)
+	if (memcmp(ret_path + rest, IMAGES, strlen(IMAGES)) != 0)
 		return false;
-	path[rest] = '\0';
-	place = strrchr(path, '/');
+	ret_path[rest] = '\0';
+	return true;
+}
+
+static bool is_published(int images_fd)
+{
+	char path[PATH_MAX];
+	const char *place = find_place(images_fd, path) ? strrchr(path, '/') : NULL;
+
 	return place && !strncmp(place, PUBLISHED, strlen(PUBLISHED));
+}
+
+/*
+ * Fetches the descriptors of CRIU, our parent. False: CRIU has ended. Then our parent is another
+ * process, such as init, to whose descriptors nothing may be written: it has no place's images.
+ */
+static bool fetch_both(int *ret_fd, int *ret_images_fd)
+{
+	int pidfd = (int)syscall(SYS_pidfd_open, getppid(), 0);
+	char path[PATH_MAX];
+
+	if (pidfd < 0)
+		return false;
+	*ret_images_fd = fetch(pidfd, GCR_CRIU_IMAGES_FD);
+	if (*ret_images_fd < 0 || !find_place(*ret_images_fd, path))
+		return false;
+	*ret_fd = fetch(pidfd, GCR_CRIU_HOOK_FD);
+	return *ret_fd >= 0;
 }
 
 int main(void)
 {
 	const char *action = getenv("CRTOOLS_SCRIPT_ACTION");
 	char byte = GCR_CRIU_HOOK_ASKS;
-	int pidfd, fd, images_fd;
+	int fd, images_fd;
 	ssize_t got;
 
 	if (!action || strcmp(action, "post-dump") != 0)
 		return EXIT_SUCCESS;
-	pidfd = (int)syscall(SYS_pidfd_open, getppid(), 0);
-	fd = pidfd < 0 ? -1 : fetch(pidfd, GCR_CRIU_HOOK_FD);
-	images_fd = pidfd < 0 ? -1 : fetch(pidfd, GCR_CRIU_IMAGES_FD);
-	if (fd < 0 || images_fd < 0)
+	if (!fetch_both(&fd, &images_fd))
 		return EXIT_FAILURE;
 	if (send(fd, &byte, 1, MSG_NOSIGNAL) != 1)
 		return EXIT_FAILURE;

@@ -33,6 +33,19 @@ bool opens_has_pid(const struct opens_scan *scan, pid_t pid)
 	return false;
 }
 
+bool opens_is_over(const struct opens_scan *scan)
+{
+	const atomic_bool *cancel = scan->options->cancel;
+
+	return scan->failed || scan->is_too_large || (cancel && atomic_load(cancel));
+}
+
+bool opens_count_nameless(struct opens_scan *scan)
+{
+	scan->is_too_large |= ++scan->nameless_count > GCR_OPENS_NAMELESS_MAX;
+	return !scan->is_too_large;
+}
+
 bool opens_is_plugins(const struct opens_scan *scan, const char *link)
 {
 	const char *const *start = scan->options->plugin_files;
@@ -210,7 +223,7 @@ static void judge_tasks(struct opens_scan *scan, pid_t pid)
 
 	gcr_proc_path(path, pid, "task");
 	tasks = opendir(path);
-	while (tasks && (task = readdir(tasks))) {
+	while (tasks && !opens_is_over(scan) && (task = readdir(tasks))) {
 		_cleanup_free_ char *status = NULL;
 		char name[64];
 		long long tracer;
@@ -306,7 +319,7 @@ static int judge_descriptors(struct opens_scan *scan, pid_t pid, const struct mo
 	directory = opendir(path);
 	if (!directory)
 		return gcr_proc_error(errno);
-	while ((entry = readdir(directory)))
+	while (!opens_is_over(scan) && (entry = readdir(directory)))
 		if (isdigit((unsigned char)entry->d_name[0]))
 			judge_descriptor(scan, pid, dirfd(directory), entry->d_name, mounts);
 	return 0;
@@ -386,7 +399,7 @@ static void judge_mappings(struct opens_scan *scan, pid_t pid, const struct moun
 
 	gcr_proc_path(path, pid, "maps");
 	maps = fopen(path, "re");
-	while (maps && last && getline(&line, &line_bytes, maps) >= 0) {
+	while (maps && last && !opens_is_over(scan) && getline(&line, &line_bytes, maps) >= 0) {
 		char *name = line;
 
 		for (int column = 0; column < 5; column++) {
@@ -460,6 +473,18 @@ void gcr_opens_destroy(struct gcr_opens *opens)
 	free(opens);
 }
 
+/* The error of a scan that is over before its end. */
+static int fail(const struct opens_scan *scan, struct gcr_error *error)
+{
+	if (scan->is_too_large)
+		return gcr_error_set(error, E2BIG,
+				     "the processes have too many files, pipes and sockets open or "
+				     "mapped: close some");
+	if (scan->failed)
+		return gcr_error_set(error, ENOMEM, "out of memory for what the program has open");
+	return gcr_error_set(error, ECANCELED, "%s", "");
+}
+
 int gcr_opens_scan(const pid_t *pids, size_t pids_count, const struct gcr_opens_options *options,
 		   struct gcr_opens **ret_opens, struct gcr_error *error)
 {
@@ -478,9 +503,9 @@ int gcr_opens_scan(const pid_t *pids, size_t pids_count, const struct gcr_opens_
 	/* CRIU needs this option for the root only; the others may be in any session. */
 	session = getsid(pids[0]);
 	opens->shell_job = session >= 0 && session != pids[0];
-	for (size_t i = 0; i < pids_count && r == 0; i++)
+	for (size_t i = 0; i < pids_count && r == 0 && !opens_is_over(&scan); i++)
 		r = scan_process(&scan, pids[i], error);
-	if (r == 0)
+	if (r == 0 && !opens_is_over(&scan))
 		opens_judge_ends(&scan);
 	if (r == 0)
 		opens_list_finish(&scan);
@@ -492,8 +517,9 @@ int gcr_opens_scan(const pid_t *pids, size_t pids_count, const struct gcr_opens_
 		tdestroy(scan.ends_seen, free);
 	free(scan.ends);
 	opens_forget_contents(&scan);
-	if (r == 0 && scan.failed)
-		r = gcr_error_set(error, ENOMEM, "out of memory for what the program has open");
+	opens_forget_tcp(&scan);
+	if (r == 0 && opens_is_over(&scan))
+		r = fail(&scan, error);
 	if (r < 0)
 		return r;
 	*ret_opens = TAKE_PTR(opens);
@@ -502,12 +528,20 @@ int gcr_opens_scan(const pid_t *pids, size_t pids_count, const struct gcr_opens_
 
 int gcr_opens_refusal(const struct gcr_opens *opens, struct gcr_error *error)
 {
+	size_t externals = opens->findings_lost;
+
 	for (size_t i = 0; i < opens->findings_count; i++) {
 		const struct gcr_open_finding *finding = &opens->findings[i];
 
 		if (finding->verdict == GCR_OPEN_REFUSED)
 			return gcr_error_set(error, finding->error.number, "%s",
 					     finding->error.words);
+		externals++;
 	}
+	if (externals > GCR_OPENS_EXTERNALS_MAX)
+		return gcr_error_set(error, E2BIG,
+				     "the processes have more than %d pipes, sockets and terminals "
+				     "open whose other ends are outside: close some",
+				     GCR_OPENS_EXTERNALS_MAX);
 	return 0;
 }

@@ -9,6 +9,7 @@
 #ifndef GCR_CRIU_GLUE_OPENS_H
 #define GCR_CRIU_GLUE_OPENS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,6 +23,16 @@
 
 #define GCR_OPENS_KEY_BYTES    64
 #define GCR_OPENS_FINDINGS_MAX 1024 /* further ones are only counted */
+
+/*
+ * More EXTERNAL findings are refused: at a restore CRIU has a descriptor for each, and libraries of
+ * its (4.1.1: nftables) fail if it has 1024 descriptors.
+ */
+#define GCR_OPENS_EXTERNALS_MAX 900
+
+/* A scan of a tree with more than these ends with -E2BIG. */
+#define GCR_OPENS_PATHS_BYTES_MAX (32u << 20) /* paths of different files together */
+#define GCR_OPENS_NAMELESS_MAX	  262144      /* pipes, sockets, terminals, unlinked files */
 
 enum gcr_open_verdict {
 	GCR_OPEN_EXTERNAL, /* to be supplied by the restore under `key` */
@@ -76,6 +87,9 @@ struct gcr_opens_options {
 	 * could decide where.
 	 */
 	bool may_link;
+	/* Set by another thread: the scan ends soon, with -ECANCELED. NULL: it cannot be stopped.
+	 */
+	const atomic_bool *cancel;
 };
 
 struct gcr_opens {
@@ -97,12 +111,16 @@ struct gcr_opens {
 
 /*
  * Scans @pids: all processes of the tree, the root first. Returns 0 also if there are refusals.
- * Errors, with a message: -ESRCH the root has ended, -EACCES, -ENOMEM.
+ * Errors, with a message: -ESRCH the root has ended, -EACCES, -ENOMEM; -E2BIG: there are more than
+ * GCR_TREE_FILES_MAX files, or more than the limits above; -ECANCELED without one.
  */
 int gcr_opens_scan(const pid_t *pids, size_t pids_count, const struct gcr_opens_options *options,
 		   struct gcr_opens **ret_opens, struct gcr_error *error);
 
-/* Returns the first refusal, with -errno; 0 if there is none. */
+/*
+ * Returns the first refusal, with -errno; -E2BIG: there is none, but there are more EXTERNAL
+ * findings than a restore can supply; 0.
+ */
 int gcr_opens_refusal(const struct gcr_opens *opens, struct gcr_error *error);
 
 /*

@@ -206,6 +206,7 @@ static void count_contents(struct opens_scan *scan, const struct opens_file *fil
 	};
 	found = tsearch(contents, &scan->contents_seen, compare_contents);
 	if (found && *(struct opens_contents **)found == contents) {
+		opens_count_nameless(scan);
 		scan->opens->contents_bytes += bytes;
 		scan->opens->contents_count++;
 		return;

@@ -17,6 +17,15 @@ static int compare_paths(const void *a, const void *b)
 	return strcmp(left->path, right->path);
 }
 
+/* Counts a file of the list, with its path. */
+static void count_file(struct opens_scan *scan, const char *path)
+{
+	scan->opens->files_count++;
+	scan->paths_bytes += strlen(path) + 1;
+	scan->is_too_large |= scan->opens->files_count > GCR_TREE_FILES_MAX ||
+			      scan->paths_bytes > GCR_OPENS_PATHS_BYTES_MAX;
+}
+
 void opens_list_file(struct opens_scan *scan, const struct opens_file *file, bool is_mapped)
 {
 	struct gcr_open_file *entry = calloc(1, sizeof(*entry));
@@ -44,7 +53,7 @@ void opens_list_file(struct opens_scan *scan, const struct opens_file *file, boo
 	}
 	entry->is_mapped = is_mapped;
 	entry->is_append_only = flags != 0;
-	scan->opens->files_count++;
+	count_file(scan, entry->path);
 }
 
 static void collect(const void *node, VISIT visit, void *data)

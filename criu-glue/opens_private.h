@@ -31,6 +31,19 @@ struct opens_end {
 	uint32_t rdev_major, rdev_minor, dev_major, dev_minor;
 };
 
+/* A socket of the kernel's table, see opens_socket.c. */
+struct opens_tcp {
+	uint64_t inode;
+	unsigned int state;
+};
+
+/* Sorted by inode. */
+struct opens_tcp_table {
+	struct opens_tcp *list;
+	size_t count;
+	bool is_read;
+};
+
 struct opens_scan {
 	const pid_t *pids;
 	size_t pids_count;
@@ -41,7 +54,11 @@ struct opens_scan {
 	void *contents_seen; /* likewise of struct opens_contents */
 	struct opens_end **ends;
 	size_t ends_count;
-	bool failed; /* out of memory */
+	size_t paths_bytes;    /* of the files */
+	size_t nameless_count; /* ends, and files whose contents have been counted */
+	struct opens_tcp_table tcp, tcp6;
+	bool failed;	   /* out of memory */
+	bool is_too_large; /* a limit of opens.h */
 };
 
 /* A descriptor of a process, or another reference to a file. */
@@ -58,6 +75,12 @@ struct opens_file {
 bool opens_is_plugins(const struct opens_scan *scan, const char *link);
 
 bool opens_has_pid(const struct opens_scan *scan, pid_t pid);
+
+/* Has the scan failed, or is it to stop? */
+bool opens_is_over(const struct opens_scan *scan);
+
+/* Counts a pipe, socket, terminal or unlinked file that is kept. False: there are too many. */
+bool opens_count_nameless(struct opens_scan *scan);
 
 /*
  * Adds a refusal. @fd: a descriptor, OPENS_NO_FD or OPENS_UNNAMED. The message starts with the name
@@ -111,5 +134,7 @@ void opens_list_finish(struct opens_scan *scan);
 void opens_judge_socket(struct opens_scan *scan, const struct opens_file *file);
 void opens_note_end(struct opens_scan *scan, const struct opens_end *end);
 void opens_judge_ends(struct opens_scan *scan);
+/* Frees the tables of TCP sockets. */
+void opens_forget_tcp(struct opens_scan *scan);
 
 #endif

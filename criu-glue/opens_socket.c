@@ -59,6 +59,8 @@ void opens_note_end(struct opens_scan *scan, const struct opens_end *end)
 		free(copy);
 		return;
 	}
+	if (!opens_count_nameless(scan))
+		return; /* owned by the tree ends_seen */
 	if ((scan->ends_count & (scan->ends_count + 1)) == 0) {
 		larger = reallocarray(scan->ends, (scan->ends_count + 1) * 2, sizeof(*larger));
 		if (!larger) {
@@ -77,29 +79,63 @@ static bool has_end(const struct opens_scan *scan, int kind, uint64_t number)
 	return tfind(&wanted, &scan->ends_seen, compare_ends) != NULL;
 }
 
-/*
- * The state of the TCP socket with this inode, or -1. The table is read again for each socket:
- * programs have few of them, and reading the table of a busy host, 1 MB, takes a few milliseconds.
- */
-static int tcp_state(const struct opens_scan *scan, const char *table, uint64_t inode)
+static int compare_tcp(const void *a, const void *b)
 {
-	_cleanup_free_ char *text = NULL;
-	char *rest;
+	const struct opens_tcp *left = a, *right = b;
 
-	if (gcr_proc_read(scan->pids[0], table, &text, NULL) < 0)
-		return -1;
-	rest = text;
-	while (rest && *rest) {
-		char *line = strsep(&rest, "\n");
-		unsigned long long found;
-		unsigned int state;
+	return left->inode < right->inode ? -1 : left->inode > right->inode;
+}
 
-		if (sscanf(line, " %*d: %*s %*s %x %*s %*s %*s %*d %*d %llu", &state, &found) ==
-			    2 &&
-		    found == inode)
-			return (int)state;
+/* Sockets without an inode are nobody's any more. */
+static void parse_tcp(struct opens_scan *scan, char *text, struct opens_tcp_table *table)
+{
+	size_t lines = 0;
+	char *rest = text;
+
+	for (const char *c = text; *c; c++)
+		lines += *c == '\n';
+	table->list = calloc(lines + 1, sizeof(*table->list));
+	scan->failed |= !table->list;
+	while (table->list && rest && *rest && table->count < lines && !opens_is_over(scan)) {
+		const char *line = strsep(&rest, "\n");
+		struct opens_tcp *entry = &table->list[table->count];
+		unsigned long long inode;
+
+		if (sscanf(line, " %*d: %*s %*s %x %*s %*s %*s %*d %*d %llu", &entry->state,
+			   &inode) != 2 ||
+		    !inode)
+			continue;
+		entry->inode = inode;
+		table->count++;
 	}
-	return -1;
+	if (table->list)
+		qsort(table->list, table->count, sizeof(*table->list), compare_tcp);
+}
+
+/*
+ * The state of the TCP socket with this inode, or -1. The table, which has the sockets of all
+ * users, is read once, for the first socket: so it may lack one that was made later.
+ */
+static int tcp_state(struct opens_scan *scan, const char *name, struct opens_tcp_table *table,
+		     uint64_t inode)
+{
+	const struct opens_tcp wanted = {.inode = inode};
+	const struct opens_tcp *found;
+	_cleanup_free_ char *text = NULL;
+
+	if (!table->is_read && gcr_proc_read(scan->pids[0], name, &text, NULL) == 0)
+		parse_tcp(scan, text, table);
+	table->is_read = true;
+	found = table->list
+			? bsearch(&wanted, table->list, table->count, sizeof(wanted), compare_tcp)
+			: NULL;
+	return found ? (int)found->state : -1;
+}
+
+void opens_forget_tcp(struct opens_scan *scan)
+{
+	free(scan->tcp.list);
+	free(scan->tcp6.list);
 }
 
 /*
@@ -115,9 +151,10 @@ static bool network_is_too_new(const struct opens_scan *scan)
 	       (major > 6 || (major == 6 && minor >= 16));
 }
 
-static void judge_tcp(struct opens_scan *scan, const struct opens_file *file, const char *table)
+static void judge_tcp(struct opens_scan *scan, const struct opens_file *file, const char *name,
+		      struct opens_tcp_table *table)
 {
-	int state = tcp_state(scan, table, file->status.stx_ino);
+	int state = tcp_state(scan, name, table, file->status.stx_ino);
 
 	/* Not in the table: neither bound nor connected. */
 	if (state < 0 || state == TCP_LISTEN_STATE || state == TCP_CLOSE_STATE)
@@ -166,9 +203,9 @@ void opens_judge_socket(struct opens_scan *scan, const struct opens_file *file)
 		return;
 	}
 	if (strcmp(protocol, "TCP") == 0)
-		judge_tcp(scan, file, "net/tcp");
+		judge_tcp(scan, file, "net/tcp", &scan->tcp);
 	if (strcmp(protocol, "TCPv6") == 0)
-		judge_tcp(scan, file, "net/tcp6");
+		judge_tcp(scan, file, "net/tcp6", &scan->tcp6);
 }
 
 /* ---- peers of unix sockets ---- */

@@ -11,6 +11,7 @@
 #include "lib/confine.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -72,11 +73,25 @@
 static const char *const calls_of_driver[] = {CALLS_BASIC, CALLS_DRIVER, NULL};
 /* fs/helper/stop.c */
 static const char *const calls_of_halt[] = {
-	CALLS_BASIC,  "access",		  "clone",	 "clone3",
-	"getdents64", "getrandom",	  "kill",	 "lseek",
-	"openat",     "pidfd_open",	  "pidfd_getfd", "pidfd_send_signal",
-	"ptrace",     "process_vm_readv", "readlink",	 "readlinkat",
-	"wait4",      "waitid",		  "fstatfs",	 NULL,
+	CALLS_BASIC,
+	"access",
+	"clone",
+	"clone3",
+	"getdents64",
+	"getrandom",
+	"kill",
+	"lseek",
+	"pidfd_open",
+	"pidfd_getfd",
+	"pidfd_send_signal",
+	"ptrace",
+	"process_vm_readv",
+	"readlink",
+	"readlinkat",
+	"wait4",
+	"waitid",
+	"fstatfs",
+	NULL,
 };
 /* fs/helper/gpucr_look.c */
 static const char *const calls_of_look[] = {
@@ -86,7 +101,7 @@ static const char *const calls_of_look[] = {
 };
 /* fs/helper/gpucr_receive.c */
 static const char *const calls_of_receive[] = {
-	CALLS_BASIC, "getrandom", "openat", "readlink", "readlinkat", "stat", "statx", NULL,
+	CALLS_BASIC, "getrandom", "readlink", "readlinkat", "stat", "statx", NULL,
 };
 static const char *const calls_of_drain[] = {CALLS_BASIC, "ftruncate", NULL};
 /* fs/engine/gpucr_empty.c */
@@ -97,7 +112,8 @@ static const char *const calls_of_empty[] = {
 static const struct {
 	uint64_t capabilities;
 	const char *const *calls;
-	bool has_sockets; /* unix and netlink sockets; never a network's */
+	bool has_sockets;	/* unix and netlink sockets; never a network's */
+	bool opens_for_reading; /* files that exist, and not otherwise */
 } roles[] = {
 	/*
 	 * CAP_KILL distinguishes a process that has ended from another user's; the simulator sends
@@ -110,11 +126,12 @@ static const struct {
 	[GCR_CONFINE_WORKER] = {CAPABILITY(CAP_DAC_OVERRIDE) | CAPABILITY(CAP_IPC_LOCK),
 				calls_of_driver, true},
 	[GCR_CONFINE_HALT] = {CAPABILITY(CAP_SYS_PTRACE) | CAPABILITY(CAP_KILL), calls_of_halt,
-			      false},
+			      false, true},
 	/* Only the process's user may open /proc/PID/fd. */
 	[GCR_CONFINE_LOOK] = {CAPABILITY(CAP_SYS_PTRACE) | CAPABILITY(CAP_DAC_READ_SEARCH),
 			      calls_of_look, false},
-	[GCR_CONFINE_RECEIVE] = {0, calls_of_receive, false},
+	/* Without any capability root can still write to root's files. */
+	[GCR_CONFINE_RECEIVE] = {0, calls_of_receive, false, true},
 	[GCR_CONFINE_DRAIN] = {0, calls_of_drain, false},
 	[GCR_CONFINE_EMPTY] = {0, calls_of_empty, false},
 };
@@ -169,6 +186,14 @@ static int allow_sockets(scmp_filter_ctx filter)
 	return r;
 }
 
+/* openat(2) of a file that exists, for reading. */
+static int allow_reading(scmp_filter_ctx filter)
+{
+	return seccomp_rule_add(
+		filter, SCMP_ACT_ALLOW, SCMP_SYS(openat), 1,
+		SCMP_A2(SCMP_CMP_MASKED_EQ, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY));
+}
+
 static int filter_calls(enum gcr_confine_role role)
 {
 	scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
@@ -181,6 +206,8 @@ static int filter_calls(enum gcr_confine_role role)
 	r = allow_calls(filter, roles[role].calls);
 	if (!r && roles[role].has_sockets)
 		r = allow_sockets(filter);
+	if (!r && roles[role].opens_for_reading)
+		r = allow_reading(filter);
 	if (!r)
 		r = seccomp_load(filter);
 	seccomp_release(filter);

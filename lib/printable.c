@@ -45,16 +45,29 @@ static size_t safe_length(const unsigned char *at)
 	return character >= FIRST_OF_LENGTH[length] && is_safe(character) ? length : 0;
 }
 
+/* Replaces the character at @at if it is not safe; returns the position after it. */
+static unsigned char *make_safe(unsigned char *at)
+{
+	size_t length = safe_length(at);
+
+	if (length)
+		return at + length;
+	*at = '?';
+	return at + 1;
+}
+
 void gcr_make_printable(char *words)
 {
 	unsigned char *at = (unsigned char *)words;
 
-	while (*at) {
-		size_t length = safe_length(at);
+	while (*at)
+		at = make_safe(at);
+}
 
-		if (length)
-			at += length;
-		else
-			*at++ = '?';
-	}
+void gcr_make_lines_printable(char *text, size_t bytes)
+{
+	unsigned char *at = (unsigned char *)text, *end = at + bytes;
+
+	while (at < end)
+		at = *at == '\n' || *at == '\t' ? at + 1 : make_safe(at);
 }

@@ -15,6 +15,7 @@
 #include "fs/image/place.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
+#include "lib/printable.h"
 #include "lib/procfs.h"
 
 #define PROCESS_PREFIX "process-"
@@ -97,18 +98,26 @@ bool gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *s
 		all_fd < 0 ? -1 : gcr_beneath_open(all_fd, subject, O_RDONLY | O_DIRECTORY);
 	_cleanup_close_ int log_fd = fd < 0 ? -1
 					    : gcr_beneath_open_file(fd, GCR_CRIU_LOG_NAME, NULL);
-	char buffer[16384];
+	_cleanup_free_ char *text = NULL;
 	struct stat stat;
-	off_t at;
+	size_t size, used = 0;
 	ssize_t got;
+	off_t from;
 
 	if (log_fd < 0 || fstat(log_fd, &stat) < 0)
 		return false;
-	at = stat.st_size > LOG_SHOWN_MAX ? stat.st_size - LOG_SHOWN_MAX : 0;
-	while ((got = pread(log_fd, buffer, sizeof(buffer), at)) > 0) {
-		fwrite(buffer, 1, (size_t)got, stream);
-		at += got;
-	}
+	size = (size_t)(stat.st_size > LOG_SHOWN_MAX ? LOG_SHOWN_MAX : stat.st_size);
+	from = stat.st_size - (off_t)size;
+	text = malloc(size + 1);
+	while (text && used < size &&
+	       (got = pread(log_fd, text + used, size - used, from + (off_t)used)) > 0)
+		used += (size_t)got;
+	if (!text)
+		return true;
+	text[used] = '\0';
+	/* CRIU writes names that programs have chosen. */
+	gcr_make_lines_printable(text, used);
+	fwrite(text, 1, used, stream);
 	return true;
 }
 

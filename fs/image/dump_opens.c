@@ -36,6 +36,7 @@ struct job {
 	pthread_cond_t done;
 	bool is_done;
 	bool is_left;		   /* the verb no longer waits */
+	atomic_bool cancel;	   /* the same, for the scan */
 	struct gcr_errand *errand; /* NULL: ended, or not begun */
 	pid_t *pids;
 	size_t count;
@@ -134,6 +135,7 @@ static int make_job(struct gcr_dump *dump, struct job **ret_job)
 		return -ENOMEM;
 	pthread_mutex_init(&job->lock, NULL);
 	pthread_cond_init(&job->done, NULL);
+	atomic_init(&job->cancel, false);
 	job->pids = calloc(dump->count, sizeof(*job->pids));
 	if (!job->pids || list_plugin_files(dump, job->plugin_files) < 0)
 		return -ENOMEM;
@@ -146,6 +148,7 @@ static int make_job(struct gcr_dump *dump, struct job **ret_job)
 		.plugin_files = (const char *const *)job->plugin_files,
 		.may_be_private = gcr_command_is_root(dump->task->command),
 		.may_link = is_roots_tree(dump),
+		.cancel = &job->cancel,
 	};
 	if (reader) {
 		job->reader = *reader;
@@ -197,6 +200,7 @@ static int await(struct gcr_dump *dump, struct job *job)
 			result = -ETIMEDOUT;
 	}
 	job->is_left = result < 0;
+	atomic_store(&job->cancel, job->is_left);
 	/* Under the lock, before the thread can end. */
 	if (job->is_left)
 		gcr_errand_leave(job->errand);

@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "criu-glue/criu.h"
@@ -35,20 +36,22 @@
 
 /*
  * Is @pid a CRIU at work in the directory @images? Processes of other users are not CRIU, and
- * looking at them can block.
+ * looking at them can block. A descriptor of root's can be of a file whose filesystem does not
+ * answer, so no filesystem is asked.
  */
 static bool works_in(pid_t pid, const struct stat *images)
 {
 	struct gcr_proc_status status;
+	struct statx found;
 	char path[64];
-	struct stat stat_buffer;
 
 	if (gcr_proc_status(pid, &status) < 0 || status.real_uid != getuid())
 		return false;
 
 	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, GCR_CRIU_IMAGES_FD);
-	return !stat(path, &stat_buffer) && stat_buffer.st_dev == images->st_dev &&
-	       stat_buffer.st_ino == images->st_ino;
+	return !statx(AT_FDCWD, path, AT_STATX_DONT_SYNC, STATX_INO, &found) &&
+	       makedev(found.stx_dev_major, found.stx_dev_minor) == images->st_dev &&
+	       found.stx_ino == images->st_ino;
 }
 
 /* Ends CRIU as gcr_criu_stop() does, but CRIU is not our child here. */

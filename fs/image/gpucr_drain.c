@@ -154,6 +154,8 @@ int main(void)
 	signal(SIGINT, SIG_IGN);
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGTERM, SIG_IGN);
+	/* Output beyond a limit of file sizes is lost, as on a full disk. */
+	signal(SIGXFSZ, SIG_IGN);
 	sources = find_sources(&count);
 	keep_draining(sources, count);
 	free(sources);

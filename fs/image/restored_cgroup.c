@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -181,6 +182,29 @@ bool gcr_restored_cgroup_is_used(const char *directory)
 	return false;
 }
 
+static bool has_process(const char *directory, pid_t pid)
+{
+	_cleanup_fclose_ FILE *file = open_file(directory, "cgroup.procs", "re");
+	char line[32];
+
+	while (file && fgets(line, sizeof(line), file))
+		if (atoi(line) == pid)
+			return true;
+	return false;
+}
+
+/*
+ * Kills the process if it is in the cgroup now. By a descriptor that was opened before that was
+ * looked up: the pid that was listed before may be another process's.
+ */
+static void kill_one(const char *directory, pid_t pid)
+{
+	_cleanup_close_ int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+
+	if (pidfd >= 0 && has_process(directory, pid))
+		syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
+}
+
 /* Kills the processes one by one: kernels before 5.14 have no cgroup.kill. */
 static void kill_each(const char *directory)
 {
@@ -192,7 +216,7 @@ static void kill_each(const char *directory)
 
 		/* 0 stands for a process outside our pid namespace. */
 		if (pid > 1)
-			kill(pid, SIGKILL);
+			kill_one(directory, pid);
 	}
 }
 

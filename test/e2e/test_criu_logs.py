@@ -65,6 +65,24 @@ def test_dumped_and_ended_without_a_daemon():
         wait_for(lambda: not kept(machine), 'the rest to go')
 
 
+def test_names_in_it():
+    """CRIU writes names of files as programs have chosen them; whoever reads its log on a terminal, or an
+    error that comes from it, gets none of what controls that."""
+    with dump.machine() as machine:
+        path = f'{machine.directory}/\x1b[2J\x9b\r\x07name'
+
+        def hold():
+            os.set_inheritable(os.open(path, os.O_RDWR | os.O_CREAT), True)
+
+        one = dump.program(machine, prepare=hold)
+        machine.must(one.pid, 'dump leave')
+        with open(f'{machine.runtime}/criu/{subject(machine, one)}/criu.log', 'rb') as file:
+            check(b'\x1b[2J' in file.read(), 'CRIU does not name the file')
+        log = machine.read(one.pid, 'criu.log')
+        check('?[2J?' in log and 'name' in log, 'the name is not in the log')
+        check(all(line.replace('\t', '').isprintable() for line in log.split('\n')), 'the log')
+
+
 def test_places_that_stay():
     """A dumped program's is there as long as the place; so are those that are none of ours."""
     with restore.machine() as machine:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: MIT
 """The daemon dies in a dump: with the next one everything runs or is frozen, or is in the place and
 nowhere else."""
+import contextlib
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -72,6 +75,42 @@ def test_while_criu_works():
         name = dump.dumped(machine, one)
         machine.must(name, 'thaw')
         one.wait_ticks()
+
+
+@contextlib.contextmanager
+def silent_descriptor():
+    """A process of root's that has, by the number by which CRIU has its images, a file of a filesystem
+    that does not answer (test/fs/unflushed.c)."""
+    with tempfile.TemporaryDirectory() as directory:
+        filesystem = subprocess.Popen([f'{harness.BUILD}/test/fs/unflushed', directory],
+                                      stdout=subprocess.PIPE, text=True)
+        equal(filesystem.stdout.readline(), 'mounted\n')
+        holder = subprocess.Popen(['sh', '-c', 'exec 3<"$0" && exec sleep 1000', f'{directory}/file'])
+        try:
+            wait_for(lambda: os.path.lexists(f'/proc/{holder.pid}/fd/3'), 'its descriptor')
+            yield
+        finally:
+            filesystem.terminate()
+            filesystem.wait()
+            filesystem.stdout.close()
+            holder.kill()
+            holder.wait()
+
+
+def test_beside_a_silent_filesystem():
+    """The next daemon looks for CRIU among root's processes, and waits for none of their filesystems."""
+    same_for_both('how a CRIU that works is found')
+    with dump.machine(wrapped=True) as machine:
+        one = dump.program(machine)
+        machine.criu.set('wait')
+        machine.writer(one.pid, 'dump')
+        criu = machine.criu.wait()
+        dump.kill_daemon(machine)
+        with silent_descriptor():
+            machine.start()
+            check(not is_alive(criu), 'criu has been ended')
+            machine.criu.set()
+            goes_on(machine, one)
 
 
 def test_a_tree_of_several():

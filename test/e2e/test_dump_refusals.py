@@ -2,6 +2,7 @@
 """What dump refuses, in words, and if it can before anybody is frozen."""
 import os
 import re
+import resource
 import signal
 import sys
 import tempfile
@@ -9,6 +10,7 @@ import tempfile
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
+import restore
 from harness import NOBODY, check, equal, needs_cuda, same_for_both, wait_for
 
 
@@ -65,6 +67,37 @@ def test_network():
         # One of another program is nobody's business.
         name = dump.dumped(machine, dump.program(machine))
         equal(machine.state(name), 'dumped')
+
+
+def test_many_pipes():
+    """At a restore CRIU has a descriptor for each of them: of what it could not restore nothing is
+    dumped."""
+    same_for_both('what is found out about the tree')
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if limit < 4000:
+        raise harness.Skip(f'only {limit} descriptors')
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4000, limit))
+    pipes = [os.pipe() for _ in range(1100)]
+
+    def hold():
+        for reader, writer in pipes[:count]:
+            os.close(reader)
+            os.set_inheritable(writer, True)
+        for reader, writer in pipes[count:]:
+            os.close(reader)
+            os.close(writer)
+
+    try:
+        with restore.machine() as machine:
+            count = 1020
+            one = dump.program(machine, prepare=hold)
+            refused(machine, one, 'E2BIG', 'whose other ends are outside', frozen=True)
+            count = 895
+            other = dump.program(machine, prepare=hold, name='other')
+            restore.thaws(machine, other, dump.dumped(machine, other))
+    finally:
+        for fd in sum(pipes, ()):
+            os.close(fd)
 
 
 def test_managed_memory():

@@ -484,6 +484,21 @@ def test_would_not_fit():
         equal(watch.end(), 130)
 
 
+def test_managed():
+    """A thaw needs no VRAM for managed memory: for that nobody is frozen."""
+    harness.needs_cuda('managed memory, with which no freeze is possible')
+    with Machine(**SMALL) as machine:
+        large = machine.ready_demo('--bytes', '6M', '--buffers', 1, '--managed', 3, '--tick', 40)
+        machine.must(large.pid, 'freeze data')
+        model = machine.ready_demo('--bytes', '4M', '--buffers', 2, '--tick', 40)
+        watch = Swap(machine, '--idle', LONG, '--slice', '0.02')
+        watch.wait(rf'^{large.pid} thawed$')
+        for demo in large, model:
+            demo.wait_ticks()
+        equal(watch.end(), 130)
+        equal(watch.count(' frozen'), 0)
+
+
 def test_did_not_fit():
     """What a thaw needs beside what is held only the thaw knows: for that they are frozen once."""
     harness.needs_cuda('what has to be free beside the contents')

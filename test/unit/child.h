@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Child processes that hold a descriptor, a mapping or some state while a test examines them. */
+/*
+ * Child processes that hold a descriptor, a mapping or some state while a test examines them, and
+ * descriptors for processes.
+ */
 #ifndef GCR_TEST_CHILD_H
 #define GCR_TEST_CHILD_H
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -43,6 +47,15 @@ static inline struct child start_child(void (*prepare)(const char *argument), co
 	close(ready[0]);
 	child.go = go[1];
 	return child;
+}
+
+/* Returns a descriptor for a process, which the caller closes; the process must exist. */
+static inline int open_pidfd(pid_t pid)
+{
+	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+
+	CHECK(pidfd >= 0);
+	return pidfd;
 }
 
 static inline void end_child(struct child child)

@@ -4,6 +4,7 @@
 #define GCR_TEST_HOLD_OPENING_H
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/fanotify.h>
 #include <unistd.h>
 
@@ -23,6 +24,27 @@ static inline int hold_opening(const char *path)
 		return fd;
 	close(fd);
 	return -1;
+}
+
+/* Waits until an open of the file blocks. */
+static inline void await_opening(int fd)
+{
+	struct pollfd event = {.fd = fd, .events = POLLIN};
+
+	CHECK(poll(&event, 1, 10000) == 1);
+}
+
+/* Waits for an open of the file, and lets it proceed; the next ones block. */
+static inline void allow_one_opening(int fd)
+{
+	struct fanotify_event_metadata event;
+	struct fanotify_response response = {.response = FAN_ALLOW};
+
+	await_opening(fd);
+	CHECK(read(fd, &event, sizeof(event)) == sizeof(event));
+	response.fd = event.fd;
+	CHECK(write(fd, &response, sizeof(response)) == sizeof(response));
+	close(event.fd);
 }
 
 /* Lets the waiting opens proceed and closes @fd, which hold_opening() returned. */

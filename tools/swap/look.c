@@ -95,6 +95,13 @@ static uint32_t read_gpus(const char *text)
 	return gpus;
 }
 
+/* Adds a number; `-` counts as none. */
+static void add_number(uint64_t *sum, const char *text)
+{
+	if (isdigit((unsigned char)*text))
+		*sum = swap_sum(*sum, strtoull(text, NULL, 10));
+}
+
 static enum swap_state state_of(const struct swap_label *label)
 {
 	if (label->has_verb || !strcmp(label->state, "freezing") ||
@@ -105,7 +112,10 @@ static enum swap_state state_of(const struct swap_label *label)
 	return !strcmp(label->state, "frozen") ? SWAP_FROZEN : SWAP_OTHER;
 }
 
-/* Lines of the file: RANGE GPU KIND BYTES HELD DIRTY. */
+/*
+ * Lines of the file: RANGE GPU KIND BYTES HELD DIRTY. A thaw takes no VRAM for managed memory,
+ * which can be larger than the GPU.
+ */
 static void read_maps(const char *mount, const char *id, struct swap_process *process)
 {
 	_cleanup_free_ char *text = NULL;
@@ -113,16 +123,14 @@ static void read_maps(const char *mount, const char *id, struct swap_process *pr
 	if (read_below(mount, id, "maps", &text) < 0)
 		return;
 	for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
-		char bytes[24], held[24];
+		char kind[16], bytes[24], held[24];
 		unsigned int gpu;
 
-		if (sscanf(line, "%*s %u %*s %23s %23s", &gpu, bytes, held) != 3 ||
-		    gpu >= SWAP_GPUS_MAX)
+		if (sscanf(line, "%*s %u %15s %23s %23s", &gpu, kind, bytes, held) != 4 ||
+		    gpu >= SWAP_GPUS_MAX || !strcmp(kind, "managed"))
 			continue;
-		if (isdigit((unsigned char)*held))
-			process->need_bytes[gpu] += strtoull(held, NULL, 10);
-		if (isdigit((unsigned char)*bytes))
-			process->vram_bytes[gpu] += strtoull(bytes, NULL, 10);
+		add_number(&process->need_bytes[gpu], held);
+		add_number(&process->vram_bytes[gpu], bytes);
 	}
 }
 
@@ -135,7 +143,7 @@ static void place_vram(struct swap_process *process, uint64_t vram_bytes)
 	uint64_t sum = 0;
 
 	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++)
-		sum += process->vram_bytes[gpu];
+		sum = swap_sum(sum, process->vram_bytes[gpu]);
 	if (vram_bytes == SWAP_UNKNOWN || vram_bytes <= sum)
 		return;
 	if (process->gpus && !(process->gpus & (process->gpus - 1)))
@@ -222,8 +230,12 @@ static void look_at_gpus(const char *mount, struct swap_view *view)
 			continue;
 		view->situation.gpus |= 1u << gpu;
 		view->situation.free_bytes[gpu] = SWAP_UNKNOWN;
-		if (read_below(path, entry->d_name, "status", &text) == 0)
-			view->situation.free_bytes[gpu] = find_number(text, "vram_free_bytes");
+		if (read_below(path, entry->d_name, "status", &text) < 0)
+			continue;
+		view->situation.free_bytes[gpu] = find_number(text, "vram_free_bytes");
+		view->situation.total_bytes[gpu] = find_number(text, "vram_total_bytes");
+		if (view->situation.total_bytes[gpu] == SWAP_UNKNOWN)
+			view->situation.total_bytes[gpu] = 0;
 	}
 }
 

@@ -32,7 +32,7 @@ static uint64_t need_of(const struct swap_process *process)
 	uint64_t sum = 0;
 
 	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++)
-		sum += process->need_bytes[gpu];
+		sum = swap_sum(sum, process->need_bytes[gpu]);
 	return sum;
 }
 

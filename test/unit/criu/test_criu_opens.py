@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 from criu_place import MIB, Place, Skip, check, children, end, run, wait_for
 
@@ -243,6 +244,18 @@ def test_namespace(place):
     check(opens.number == 'EOPNOTSUPP' and 'container' in opens.words, opens.text)
 
 
+def program_with(place, descriptors, code):
+    """A program that can have so many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < descriptors:
+        raise Skip(f'only {hard} descriptors')
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
+    try:
+        return place.program(code)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_many(place):
     """Thousands of descriptors and hundreds of threads; more findings than the list has."""
     code = 'import threading\n' \
@@ -250,19 +263,36 @@ def test_many(place):
         'x = []\nfor i in range(1200):\n  r, w = os.pipe()\n  os.close(r)\n  x.append(w)\n' \
         'for i in range(1500): x.append(os.dup(x[0]))\n' \
         'x.append(os.pidfd_open(os.getppid()))\n'
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if limit < 4000:
-        raise Skip(f'only {limit} descriptors')
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (4000, limit))
-    try:
-        pid = place.program(code)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, soft)
+    pid = program_with(place, 4000, code)
     opens = Opens(place, pid)
     check(opens.number == 'EBUSY' and 'pidfd' in opens.words, opens.number, opens.words)
     check(opens.flag('lost') > 0 and len(opens.rows('external')) == 1023,
           opens.flag('lost'), len(opens.rows('external')))
+
+
+def test_long_paths(place):
+    """The list of a user's files does not fill the memory of who makes it."""
+    code = 'd = sys.argv[1] + ".d"\nos.mkdir(d)\nos.chdir(d)\n' \
+        'for i in range(14): os.mkdir("d" * 250), os.chdir("d" * 250)\n' \
+        'open("0", "w").close()\n' \
+        'for i in range(1, 9601):\n  os.link("0", str(i))\n  os.open(str(i), 0)\n' \
+        'os.chdir("/")\n'
+    opens = Opens(place, program_with(place, 9700, code))
+    check(opens.number == 'E2BIG' and 'too many' in opens.words, opens.number, opens.words)
+    check(not opens.rows('file'), 'files')
+
+
+def test_many_sockets(place):
+    """The kernel's table of them, which has those of all users, is not read for each."""
+    code = 'x = []\nfor i in range(2000):\n  s = socket.socket()\n' \
+        '  s.bind((f"127.0.{i // 250 + 1}.{i % 250 + 1}", 0))\n  s.listen()\n  x.append(s)\n' \
+        'c = socket.create_connection(x[-1].getsockname())\n'
+    pid = program_with(place, 2100, code)
+    begun = time.monotonic()
+    opens = Opens(place, pid)
+    taken = time.monotonic() - begun
+    check(opens.number == 'EBUSY' and 'tcp=close' in opens.words, opens.number, opens.words)
+    check(taken < 3, f'it took {taken} s')
 
 
 def test_gone(place):

@@ -123,9 +123,24 @@ static void test_too_much(void)
 	CHECK(!tree.supplies && !tree.files);
 }
 
+/* Another thread has given it up. */
+static void test_cancelled(void)
+{
+	atomic_bool cancel = true;
+	const struct gcr_opens_options options = {.cancel = &cancel};
+	_cleanup_(gcr_opens_destroy_cleanup) struct gcr_opens *opens = NULL;
+	struct gcr_error error = {0};
+	pid_t pid = getpid();
+
+	CHECK(gcr_opens_scan(&pid, 1, &options, &opens, &error) == -ECANCELED && !opens);
+	atomic_store(&cancel, false);
+	CHECK(!gcr_opens_scan(&pid, 1, &options, &opens, &error) && opens);
+}
+
 int main(void)
 {
 	test_this_process();
 	test_too_much();
+	test_cancelled();
 	return 0;
 }

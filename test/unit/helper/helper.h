@@ -14,7 +14,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,6 +22,7 @@
 #include "lib/clock.h"
 #include "lib/message.h"
 #include "lib/procfs.h"
+#include "test/unit/child.h"
 #include "test/unit/test.h"
 
 #define PATIENCE_USEC (30 * GCR_USEC_PER_SEC) /* bound for expected events; never reached */
@@ -74,14 +74,6 @@ static struct gcr_helper *take(struct gcr_helpers *helpers)
 		fprintf(stderr, "take_control: %s\n", error.words);
 	CHECK(r == 0);
 	return helper;
-}
-
-static int open_process(pid_t pid)
-{
-	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-
-	CHECK(pidfd >= 0);
-	return pidfd;
 }
 
 /* Waits until the process behind the pidfd has ended. */

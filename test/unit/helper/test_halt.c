@@ -28,6 +28,7 @@
 #include "lib/clock.h"
 #include "lib/procfs.h"
 #include "lib/protocol.h"
+#include "test/unit/child.h"
 #include "test/unit/test.h"
 
 #define THREADS	   30
@@ -73,14 +74,6 @@ static struct gcr_helpers *make_pool(void)
 
 	CHECK(gcr_helpers_create(&config, &helpers) == 0);
 	return helpers;
-}
-
-static int open_pidfd(pid_t pid)
-{
-	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-
-	CHECK(pidfd >= 0);
-	return pidfd;
 }
 
 static int begin(struct gcr_helpers *helpers, pid_t pid, int64_t limit_usec,

@@ -209,7 +209,7 @@ static void test_silence(const char *programs)
 
 	helper = take(helpers);
 	pid = gcr_helper_pid(helper);
-	pidfd = open_process(pid);
+	pidfd = open_pidfd(pid);
 	CHECK(kill(pid, SIGSTOP) == 0);
 	CHECK(gcr_helper_request(helper, GCR_MESSAGE_QUERY, NULL, 0, &error) == 0);
 	CHECK(gcr_helper_gpus(helper, 5 * GCR_USEC_PER_MSEC, -1, &reply) == -ETIMEDOUT);
@@ -230,7 +230,7 @@ static void test_silence(const char *programs)
 	/* A helper that is given back while stopped is killed by the pool. */
 	helper = take(helpers);
 	close(TAKE_FD(pidfd));
-	pidfd = open_process(gcr_helper_pid(helper));
+	pidfd = open_pidfd(gcr_helper_pid(helper));
 	CHECK(kill(gcr_helper_pid(helper), SIGSTOP) == 0);
 	gcr_helper_put(helper);
 	wait_end(pidfd);
@@ -324,7 +324,7 @@ static void test_worker(const char *programs)
 	/* The idle worker is used again, unless it has died. */
 	helper = take_worker(helpers, gpu);
 	CHECK(gcr_helper_pid(helper) == pid);
-	pidfd = open_process(pid);
+	pidfd = open_pidfd(pid);
 	gcr_helper_put(helper);
 	CHECK(kill(pid, SIGKILL) == 0);
 	wait_end(pidfd);
@@ -334,13 +334,13 @@ static void test_worker(const char *programs)
 	/* A worker given back with VRAM, or in the middle of a request, is not used again. */
 	pid = gcr_helper_pid(helper);
 	close(TAKE_FD(pidfd));
-	pidfd = open_process(pid);
+	pidfd = open_pidfd(pid);
 	CHECK(reserve(helper, 1 << 20) == 0);
 	gcr_helper_put(helper);
 	wait_end(pidfd);
 	helper = take_worker(helpers, gpu);
 	close(TAKE_FD(pidfd));
-	pidfd = open_process(gcr_helper_pid(helper));
+	pidfd = open_pidfd(gcr_helper_pid(helper));
 	CHECK(kill(gcr_helper_pid(helper), SIGSTOP) == 0);
 	CHECK(gcr_helper_request(helper, GCR_MESSAGE_RELEASE, NULL, 0, &error) == 0);
 	gcr_helper_put(helper);
@@ -358,7 +358,7 @@ static void test_idle_worker(const char *programs)
 	list(helper, &before);
 	gcr_helper_put(helper);
 	helper = take_worker(helpers, &before.gpus[0]);
-	pidfd = open_process(gcr_helper_pid(helper));
+	pidfd = open_pidfd(gcr_helper_pid(helper));
 	list(helper, &after);
 	CHECK(after.gpus[0].free_bytes < before.gpus[0].free_bytes);
 	gcr_helper_put(helper);
@@ -464,7 +464,7 @@ static void die_in_call(const char *programs, bool kill_helper, pid_t user, unsi
 	}
 	close(TAKE_FD(to));
 	CHECK(read(from, &pid, sizeof(pid)) == sizeof(pid));
-	pidfd = open_process(pid);
+	pidfd = open_pidfd(pid);
 	/* By then the call has begun, and continues in the target. */
 	usleep(wait_ms * 1000);
 	if (kill_helper)

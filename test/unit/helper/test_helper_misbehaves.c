@@ -307,7 +307,7 @@ static void test_put_kills(void)
 	struct gcr_helpers *helpers = make_fake_pool("stay", 0);
 	struct gcr_helper *helper = take(helpers);
 	pid_t pid = gcr_helper_pid(helper);
-	_cleanup_close_ int pidfd = open_process(pid);
+	_cleanup_close_ int pidfd = open_pidfd(pid);
 
 	gcr_helper_put(helper);
 	CHECK(gcr_helpers_owns(helpers, pid));
@@ -339,7 +339,7 @@ static void test_spare(void)
 	while (find_child("gpucr-control") == spare)
 		usleep(1000);
 	spare = wait_child("gpucr-control");
-	pidfd = open_process(spare);
+	pidfd = open_pidfd(spare);
 	gcr_helpers_keep_spare(helpers, false);
 	wait_end(pidfd);
 	gcr_helpers_destroy(helpers);
@@ -348,7 +348,7 @@ static void test_spare(void)
 	helpers = make_fake_pool("wild", FOREVER_USEC);
 	helper = take(helpers);
 	close(TAKE_FD(pidfd));
-	pidfd = open_process(gcr_helper_pid(helper));
+	pidfd = open_pidfd(gcr_helper_pid(helper));
 	gcr_helper_put(helper);
 	wait_end(pidfd);
 	spare = wait_child("gpucr-control");
@@ -379,7 +379,7 @@ static void test_dead_spare(void)
 	helpers = make_fake_pool("wild", 0);
 	gcr_helpers_keep_spare(helpers, true);
 	spare = wait_child("gpucr-control");
-	pidfd = open_process(spare);
+	pidfd = open_pidfd(spare);
 	CHECK(kill(spare, SIGKILL) == 0);
 	wait_end(pidfd);
 	helper = take(helpers);
@@ -413,7 +413,7 @@ static void test_daemon_dies(void)
 	}
 	close(TAKE_FD(to));
 	CHECK(read(from, &pid, sizeof(pid)) == sizeof(pid));
-	pidfd = open_process(pid);
+	pidfd = open_pidfd(pid);
 	CHECK(is_running(pidfd));
 	CHECK(kill(daemon, SIGKILL) == 0);
 	CHECK(waitpid(daemon, &status, 0) == daemon);

@@ -5,6 +5,7 @@ and no program loses its pipe's reader because the drain is killed."""
 import contextlib
 import os
 import re
+import resource
 import signal
 import sys
 import tempfile
@@ -158,6 +159,23 @@ def test_full_disk():
     with drain(log='/dev/full') as one:
         one.write('w' * LIMIT)
         one.ends_now()
+
+
+def test_limit_of_file_sizes():
+    """Of who has started the daemon: the program gets on, and the drain is not started again and again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with drain() as one:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            wait_for(lambda: len(one.pids()) == 2, 'both processes')
+            reader = one.reader()
+            one.write('x' * (300 << 10))
+            equal(len(one.text()), 4096)
+            equal(one.reader(), reader)
+            one.ends_now()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_no_reader_of_the_log():

@@ -2,7 +2,6 @@
 /* The scan of what a tree has open, if processes of the tree end meanwhile. */
 #include <sched.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "fs/image/dump_private.h"
@@ -10,14 +9,6 @@
 #include "fs/verb/operation_data.h"
 #include "test/unit/child.h"
 #include "test/unit/test.h"
-
-static int open_pidfd(pid_t pid)
-{
-	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-
-	CHECK(pidfd >= 0);
-	return pidfd;
-}
 
 /* Makes the process one that no dump takes. */
 static void go_apart(const char *unused)

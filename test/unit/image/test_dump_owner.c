@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "fs/image/dump_private.h"
+#include "test/unit/child.h"
 #include "test/unit/test.h"
 
 #define USER  60001
@@ -22,7 +23,7 @@
 enum step { STEP_USER, STEP_OTHER, STEP_SAVED, STEP_GROUP, STEP_CAPABLE, STEP_MORE_GROUPS };
 
 /* A child that changes its ids on command and keeps its capabilities until it ends. */
-struct child {
+struct actor {
 	pid_t pid;
 	int socket;
 };
@@ -83,16 +84,16 @@ static void change(enum step step)
 	CHECK(prctl(PR_SET_DUMPABLE, 1) == 0);
 }
 
-static void tell(const struct child *child, enum step step)
+static void tell(const struct actor *child, enum step step)
 {
 	char byte = (char)step;
 
 	CHECK(write(child->socket, &byte, 1) == 1 && read(child->socket, &byte, 1) == 1);
 }
 
-static struct child start(enum step step)
+static struct actor start(enum step step)
 {
-	struct child child;
+	struct actor child;
 	int sockets[2];
 	char byte;
 
@@ -113,7 +114,7 @@ static struct child start(enum step step)
 	return child;
 }
 
-static void end(struct child *child)
+static void end(struct actor *child)
 {
 	close(child->socket);
 	CHECK(waitpid(child->pid, NULL, 0) == child->pid);
@@ -128,7 +129,7 @@ struct tree {
 };
 
 static void make_tree(struct tree *tree, uid_t writer, uint64_t capabilities,
-		      const struct child *children, size_t count)
+		      const struct actor *children, size_t count)
 {
 	*tree = (struct tree){.command.rights = {.uid = writer, .capabilities = capabilities}};
 	tree->task.command = &tree->command;
@@ -137,8 +138,7 @@ static void make_tree(struct tree *tree, uid_t writer, uint64_t capabilities,
 	tree->dump.count = count;
 	for (size_t i = 0; i < count; i++) {
 		tree->members[i].proc = (struct gcr_proc_member){children[i].pid, .state = 'S'};
-		tree->members[i].pidfd = (int)syscall(SYS_pidfd_open, children[i].pid, 0);
-		CHECK(tree->members[i].pidfd >= 0);
+		tree->members[i].pidfd = open_pidfd(children[i].pid);
 	}
 	CHECK(gcr_proc_owner(children[0].pid, &tree->dump.uid, &tree->dump.gid) == 0);
 }
@@ -153,7 +153,7 @@ static void drop_tree(struct tree *tree)
 /* Checks a dump of one process; returns the result of the first check. */
 static int check_one(enum step step, uid_t writer, uint64_t capabilities)
 {
-	struct child child = start(step);
+	struct actor child = start(step);
 	struct gcr_error error = {0};
 	struct tree tree;
 	int result;
@@ -191,7 +191,7 @@ static void test_rights(void)
 /* The process changes its ids between the first check and the check of the stopped tree. */
 static void test_change(enum step step, uid_t writer)
 {
-	struct child child = start(STEP_CAPABLE);
+	struct actor child = start(STEP_CAPABLE);
 	struct gcr_error error = {0};
 	struct tree tree;
 
@@ -207,7 +207,7 @@ static void test_change(enum step step, uid_t writer)
 
 static void test_several(void)
 {
-	struct child children[] = {start(STEP_USER), start(STEP_OTHER)};
+	struct actor children[] = {start(STEP_USER), start(STEP_OTHER)};
 	struct gcr_error error = {0};
 	struct tree tree;
 

@@ -15,6 +15,7 @@
 
 #include "fs/image/dump_private.h"
 #include "fs/image/restore_private.h"
+#include "test/unit/child.h"
 #include "test/unit/test.h"
 
 static void *go_on(void *data)
@@ -85,8 +86,7 @@ int main(void)
 	struct gcr_proc_stat stat;
 
 	member.proc.pid = start();
-	member.pidfd = (int)syscall(SYS_pidfd_open, member.proc.pid, 0);
-	CHECK(member.pidfd >= 0);
+	member.pidfd = open_pidfd(member.proc.pid);
 	do
 		CHECK(!gcr_proc_stat(member.proc.pid, &stat));
 	while (stat.state != 'Z');

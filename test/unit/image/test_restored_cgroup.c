@@ -22,6 +22,8 @@
 #include "lib/clock.h"
 #include "lib/proc_cgroup.h"
 #include "lib/program.h"
+#include "test/unit/child.h"
+#include "test/unit/hold_opening.h"
 #include "test/unit/test.h"
 
 static char name[64];
@@ -202,6 +204,80 @@ static void test_kill(void)
 	free(directory);
 }
 
+static void write_file(const char *directory, const char *file, const char *text)
+{
+	char path[128];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/%s", directory, file);
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+	close(fd);
+}
+
+/* Something like a cgroup of a kernel without cgroup.kill, in which @pid is. */
+static void make_fake(char *directory, pid_t pid)
+{
+	char path[128], text[32];
+
+	CHECK(mkdtemp(directory));
+	write_file(directory, "cgroup.events", "populated 1\n");
+	snprintf(text, sizeof(text), "%d\n", (int)pid);
+	write_file(directory, "cgroup.procs", text);
+	snprintf(path, sizeof(path), "%s/cgroup.kill", directory);
+	CHECK(mkdir(path, 0700) == 0);
+}
+
+static void remove_fake(const char *directory)
+{
+	static const char *const files[] = {"cgroup.events", "cgroup.procs", "cgroup.kill"};
+	char path[128];
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(files); i++) {
+		snprintf(path, sizeof(path), "%s/%s", directory, files[i]);
+		CHECK(remove(path) == 0);
+	}
+	CHECK(rmdir(directory) == 0);
+}
+
+static void do_nothing(const char *argument)
+{
+}
+
+/*
+ * Without cgroup.kill. If @leaves, the process has ended after the cgroup's processes were listed,
+ * and another one outside has its pid: that lives on.
+ */
+static void check_kill_each(bool leaves)
+{
+	char directory[] = "/tmp/gcr-restored-cgroup-XXXXXX", path[128];
+	struct child child = start_child(do_nothing, NULL);
+	int status, held_fd;
+	pid_t killer;
+
+	make_fake(directory, child.pid);
+	snprintf(path, sizeof(path), "%s/cgroup.procs", directory);
+	held_fd = hold_opening(path);
+	if (held_fd < 0)
+		fprintf(stderr, "no fanotify: it is not tried whether processes leave\n");
+	killer = fork();
+	CHECK(killer >= 0);
+	if (killer == 0)
+		_exit(gcr_restored_cgroup_kill(directory, 0) != -ETIMEDOUT);
+	if (held_fd >= 0) {
+		allow_one_opening(held_fd);
+		await_opening(held_fd);
+		CHECK(!leaves || truncate(path, 0) == 0);
+		allow_opening(held_fd);
+	}
+	CHECK(waitpid(killer, &status, 0) == killer && WIFEXITED(status) && !WEXITSTATUS(status));
+	close(child.go);
+	CHECK(waitpid(child.pid, &status, 0) == child.pid);
+	if (held_fd >= 0 || !leaves)
+		CHECK(WIFSIGNALED(status) == !leaves);
+	remove_fake(directory);
+}
+
 /* The name of a place (the directory of a dumped process) may be any string. */
 static void test_names(void)
 {
@@ -288,6 +364,8 @@ int main(void)
 	test_life();
 	test_left_over();
 	test_kill();
+	check_kill_each(false);
+	check_kill_each(true);
 	test_names();
 	return 0;
 }

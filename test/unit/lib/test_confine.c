@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "config.h"
+#include "lib/cleanup.h"
 #include "test/unit/test.h"
 
 #if HAVE_SECCOMP && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -68,6 +69,25 @@ static void check_rights(enum gcr_confine_role role, uint64_t kept)
 	CHECK(field("CapInh", 16) == 0);
 	CHECK(field("CapAmb", 16) == 0);
 	CHECK(field("Seccomp", 10) == (HAS_FILTER ? 2 : 0));
+}
+
+/* Reading only, of files that are there: root's own files can be written to without a capability.
+ */
+static void check_no_writing(void)
+{
+	const int flags[] = {O_WRONLY,
+			     O_RDWR,
+			     O_RDONLY | O_CREAT,
+			     O_RDONLY | O_TRUNC,
+			     O_WRONLY | O_APPEND,
+			     O_RDWR | O_TMPFILE};
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+	CHECK(fd >= 0);
+	close(fd);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(flags); i++)
+		CHECK(open("/dev/null", flags[i] | O_CLOEXEC, 0600) < 0 && errno == EPERM);
+	CHECK(creat("/tmp/gpucr-confined", 0600) < 0 && errno == EPERM);
 }
 
 static void *thread(void *data)
@@ -129,6 +149,7 @@ static void as_halt(void)
 	if (!HAS_FILTER)
 		return;
 	check_refused();
+	check_no_writing();
 	CHECK(socket(AF_UNIX, SOCK_STREAM, 0) < 0 && errno == EPERM);
 }
 
@@ -147,8 +168,8 @@ static void as_look(void)
 
 /*
  * The receiver parses users' messages, so an attacker may control the process. The role can examine
- * a descriptor and pass it on, but cannot reach another process or change a file's name, owner or
- * mode.
+ * a descriptor and pass it on, but cannot reach another process, write to a file that it has not
+ * been given, or change a file's name, owner or mode.
  */
 static void as_receive(void)
 {
@@ -160,6 +181,7 @@ static void as_receive(void)
 	if (!HAS_FILTER)
 		return;
 	check_refused();
+	check_no_writing();
 	check_no_writev();
 	CHECK(socket(AF_UNIX, SOCK_STREAM, 0) < 0 && errno == EPERM);
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0 && errno == EPERM);

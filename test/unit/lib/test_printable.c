@@ -91,11 +91,25 @@ static void test_all_pairs(void)
 		}
 }
 
+static void test_lines(void)
+{
+	static const char lines[] = "a\tb\n\0\033[2J\r\n\xc3\xa4\x9b\n\xe2\x82";
+	static const char expected[] = "a\tb\n??[2J?\n\xc3\xa4?\n??";
+	char text[sizeof(lines)];
+
+	memcpy(text, lines, sizeof(lines));
+	gcr_make_lines_printable(text, sizeof(lines) - 1);
+	CHECK(!memcmp(text, expected, sizeof(expected)));
+	gcr_make_lines_printable(text, 0);
+	CHECK(!memcmp(text, expected, sizeof(expected)));
+}
+
 int main(void)
 {
 	test_text_stays();
 	test_control_characters();
 	test_not_utf8();
 	test_all_pairs();
+	test_lines();
 	return 0;
 }

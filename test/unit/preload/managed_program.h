@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 
 #include "fs/helper/stop.h"
+#include "test/unit/child.h"
 #include "test/unit/preload/preload_managed.h"
 #include "test/unit/preload/preload_program.h"
 
@@ -150,7 +151,7 @@ static inline void run_stopper(int socket, pid_t pid)
 {
 	struct gcr_stop *stop = NULL;
 	struct gcr_error error;
-	int result, pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	int result, pidfd = open_pidfd(pid);
 	char order;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -92,14 +92,14 @@ class World:
     def __exit__(self, *_):
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def run(self, *options, target=('4711', 'host2'), **env):
+    def run(self, *options, target=('4711', 'host2'), stdout=subprocess.PIPE, **env):
         """Its exit status; what it said is kept."""
         # Who is still at work on the other host, when the script has ended, has its end of this.
         at_work, inherited = os.pipe()
         script = subprocess.Popen(
             ['sh', '-c', 'echo $$ >"$FAKE/pid" && exec "$@"', 'sh', SCRIPT, '--rsh',
              'rsh', '--remote-mount', self.there, *options, *target], env={**self.env, **env},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, text=True,
             start_new_session=True, pass_fds=[inherited])
         os.close(inherited)
         try:
@@ -387,6 +387,46 @@ def test_endless_words_of_the_other_host():
             check(world.run('--rsh', 'evil') == 1, world.err)
             check('does not answer' in world.err, world.err[-200:])
             check(world.lives('here') and world.state('here', '4711') == 'running', 'it runs')
+
+
+def test_long_words_of_the_other_host():
+    """What is not printable in them costs no time."""
+    with World() as world:
+        write(f'{world.root}/bin/evil', "#!/bin/sh\nprintf 'gpucr-migrate version '\n"
+                                        "head -c 60000 /dev/zero | tr '\\0' '\\1'\nprintf '\\ngpucr-migrate end\\n'\n")
+        os.chmod(f'{world.root}/bin/evil', 0o755)
+        begun = time.monotonic()
+        check(world.run('--rsh', 'evil') == 1, world.err)
+        check('has gpucrfs ????' in world.err, world.err[:200])
+        check(time.monotonic() - begun < 10, 'it takes long')
+
+
+def test_endless_complaints_in_a_copy():
+    """They fill neither this host's disk nor its log."""
+    with World() as world:
+        os.unlink(f'{world.root}/bin/rsync')
+        write(f'{world.root}/bin/rsync', '#!/bin/sh\nhead -c 50000000 /dev/zero >&2\nexit 1\n')
+        os.chmod(f'{world.root}/bin/rsync', 0o755)
+        check(world.run() == 1, world.err[-200:])
+        check(world.lives('here') and world.state('here', '4711') == 'running', 'it runs')
+        check(len(world.err) < 3 << 20, len(world.err))
+
+
+def test_output_of_rsync_to_a_file():
+    """Its length, and what is in the file already, is not limited by that."""
+    with World() as world:
+        os.mkdir(f'{world.root}/fake')
+        os.rename(f'{world.root}/bin/rsync', f'{world.root}/fake/rsync')
+        write(f'{world.root}/bin/rsync', '#!/bin/sh\necho copied\nexec "$FAKE/fake/rsync" "$@"\n')
+        os.chmod(f'{world.root}/bin/rsync', 0o755)
+        with open(f'{world.root}/log-of-all', 'wb') as file:
+            file.truncate(10 << 20)
+            file.seek(0, os.SEEK_END)
+            check(world.run(stdout=file) == 0, world.err)
+        with open(f'{world.root}/log-of-all', 'rb') as file:
+            file.seek(10 << 20)
+            said = file.read()
+        check(said.count(b'copied') == 2 and b'runs on host2' in said, said)
 
 
 def test_complaints_of_the_other_host():

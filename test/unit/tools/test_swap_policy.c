@@ -159,8 +159,10 @@ static int64_t decide(struct world *world)
 	struct swap_situation situation = {.gpus = (1u << world->gpus) - 1};
 	struct swap_process shown[PROCESSES_MAX];
 
-	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++)
+	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++) {
 		situation.free_bytes[gpu] = world->is_blind ? SWAP_UNKNOWN : free_on(world, gpu);
+		situation.total_bytes[gpu] = world->is_blind ? 0 : world->total[gpu];
+	}
 	for (size_t i = 0; i < world->count; i++) {
 		show(world, i);
 		if (world->fakes[i].is_there)

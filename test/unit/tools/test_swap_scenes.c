@@ -313,6 +313,53 @@ static void test_hidden_need(void)
 	swap_policy_destroy(scene.policy);
 }
 
+/* Decides until the figures are believed. Returns whether a program was to be frozen. */
+static bool freezes_any(struct scene *scene)
+{
+	for (int64_t now_usec = 10 * SEC; now_usec < 30 * SEC; now_usec += SEC / 5)
+		for (size_t i = decide_at(scene, now_usec); i-- > 0;)
+			if (scene->actions[i].verb == SWAP_FREEZE)
+				return true;
+	return false;
+}
+
+/*
+ * A program that wants more than its GPU has can never get it: nobody is frozen for it, whatever
+ * others say that they have.
+ */
+static void test_more_than_the_gpu_has(void)
+{
+	struct scene scene;
+
+	make_scene(&scene, 3, 10 * GIB);
+	scene.situation.total_bytes[0] = 80 * GIB;
+	set_running(&scene, 0, 30 * GIB);
+	set_running(&scene, 1, 1000 * GIB);
+	set_wanting(&scene, 2, 81 * GIB, 5);
+	CHECK(!freezes_any(&scene) && scene.notes[2].why == SWAP_WHY_TOO_LARGE);
+	set_wanting(&scene, 2, UINT64_MAX, 5);
+	CHECK(!freezes_any(&scene) && scene.notes[2].why == SWAP_WHY_TOO_LARGE);
+	set_wanting(&scene, 2, 79 * GIB, 5);
+	CHECK(freezes_any(&scene));
+	swap_policy_destroy(scene.policy);
+}
+
+/* Numbers whose sum is more than 64 bits do not keep a program waiting that fits. */
+static void test_sum_of_lies(void)
+{
+	struct scene scene;
+
+	make_scene(&scene, 4, 10 * GIB);
+	scene.situation.total_bytes[0] = 80 * GIB;
+	set_running(&scene, 0, 30 * GIB);
+	set_running(&scene, 1, UINT64_C(1) << 63);
+	set_running(&scene, 2, UINT64_C(1) << 63);
+	scene.processes[2].unplaced_bytes = UINT64_C(1) << 63;
+	set_wanting(&scene, 3, 35 * GIB, 5);
+	CHECK(freezes_any(&scene));
+	swap_policy_destroy(scene.policy);
+}
+
 int main(void)
 {
 	test_stopped();
@@ -323,5 +370,7 @@ int main(void)
 	test_looks_again();
 	test_hanging();
 	test_hidden_need();
+	test_more_than_the_gpu_has();
+	test_sum_of_lies();
 	return 0;
 }
