@@ -3,44 +3,15 @@
 #include "lib/proc_lineage.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdint.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "test/unit/chain.h"
 #include "test/unit/test.h"
 
-#define CHAIN  200
 #define NOBODY 0x7ffffff0
-
-static pid_t chain[CHAIN]; /* each is the parent of the next */
-
-static void make_chain(void)
-{
-	int pipes[2];
-
-	CHECK(pipe(pipes) == 0);
-	if (fork() == 0) {
-		for (int i = 0; i < CHAIN; i++) {
-			pid_t pid = getpid();
-
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			if (write(pipes[1], &pid, sizeof(pid)) != sizeof(pid))
-				_exit(1);
-			if (i == CHAIN - 1 || fork() != 0)
-				break;
-		}
-		for (;;)
-			pause();
-	}
-	for (int i = 0; i < CHAIN; i++)
-		CHECK(read(pipes[0], &chain[i], sizeof(chain[i])) == sizeof(chain[i]));
-	close(pipes[0]);
-	close(pipes[1]);
-}
 
 static void test_generations(void)
 {
@@ -96,7 +67,6 @@ int main(void)
 	test_generations();
 	test_reads();
 	test_deadline();
-	kill(chain[0], SIGKILL);
-	CHECK(waitpid(chain[0], NULL, 0) == chain[0]);
+	end_chain();
 	return 0;
 }

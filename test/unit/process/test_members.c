@@ -1,49 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /* fs/process/process_table.c: which listed processes are below another one, in a long chain. */
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "fs/daemon.h"
 #include "fs/process/process_private.h"
 #include "lib/cleanup.h"
 #include "lib/proc_lineage.h"
+#include "test/unit/chain.h"
 #include "test/unit/test.h"
 
-#define CHAIN  200
 #define LISTED 50 /* at the bottom of the chain */
 
 static struct gcr_daemon served;
 static struct gcr_processes table;
-static pid_t chain[CHAIN]; /* each is the parent of the next */
-
-static void make_chain(void)
-{
-	int pipes[2];
-
-	CHECK(pipe(pipes) == 0);
-	if (fork() == 0) {
-		for (int i = 0; i < CHAIN; i++) {
-			pid_t pid = getpid();
-
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			if (write(pipes[1], &pid, sizeof(pid)) != sizeof(pid))
-				_exit(1);
-			if (i == CHAIN - 1 || fork() != 0)
-				break;
-		}
-		for (;;)
-			pause();
-	}
-	for (int i = 0; i < CHAIN; i++)
-		CHECK(read(pipes[0], &chain[i], sizeof(chain[i])) == sizeof(chain[i]));
-	close(pipes[0]);
-	close(pipes[1]);
-}
-
 static struct gcr_process *make_process(pid_t pid, bool is_launcher)
 {
 	struct gcr_process *process = NULL;
@@ -119,7 +89,6 @@ int main(void)
 	check_members(first, first + 1, CHAIN);
 	check_members(CHAIN - 1, 0, 0);
 	unlist_all();
-	kill(chain[0], SIGKILL);
-	CHECK(waitpid(chain[0], NULL, 0) == chain[0]);
+	end_chain();
 	return 0;
 }
