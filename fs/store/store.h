@@ -349,6 +349,13 @@ void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, u
 typedef int gcr_store_visit(void *data, int directory_fd, const char *name,
 			    const struct stat *stat);
 int gcr_store_each_file(int parent_fd, const char *name, gcr_store_visit *visit, void *data);
+/*
+ * Remove the tree @name until @until_usec (monotonic); at least one name of it is removed. @visit
+ * removes each regular file; NULL: they are unlinked. Returns 0 if nothing is left of the tree;
+ * -EAGAIN: the time is over; errors of gcr_store_each_file().
+ */
+int gcr_store_remove_some(int parent_fd, const char *name, int64_t until_usec,
+			  gcr_store_visit *visit, void *data);
 
 /* The error means a temporary lack of descriptors or memory: a retry may succeed. */
 static inline bool gcr_store_may_try_again(int result)
