@@ -232,13 +232,19 @@ int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *
  */
 uid_t gcr_snapshot_packed_uid(const struct gcr_snapshot *snapshot);
 /*
- * Asks whether work is still wanted; called with no lock held, from any thread. NULL: always
+ * Asks whether work is still wanted; called without the store's lock, from any thread. NULL: always
  * wanted.
  */
 struct gcr_wanted {
 	bool (*is_wanted)(void *data);
 	void *data;
 };
+/*
+ * zeros.c: write zeros over the data that a file has from @offset to @end. Its holes stay, so no
+ * memory is allocated. @wanted is asked every 64 KiB; NULL: always wanted. -EBUSY: no longer
+ * wanted; errors of pwrite(2) and lseek(2). After an error some of the data is zeros.
+ */
+int gcr_store_write_zeros(int fd, uint64_t offset, uint64_t end, const struct gcr_wanted *wanted);
 /*
  * reserve.c: reserve room before one of the snapshot's pieces is packed: @bytes, the most that
  * packing may take (see gcr_folder_piece_cost()), from the reserve if need be. Called with no lock

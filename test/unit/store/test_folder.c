@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include "fs/store/inodes.h"
@@ -494,6 +495,37 @@ static void test_leave(void)
 	gcr_folder_unref(TAKE_PTR(folder));
 }
 
+#define PART (2u << 20)
+
+static bool is_first_time(void *data)
+{
+	return !(*(int *)data)++;
+}
+
+/* Zeros are written over data; holes stay, and so does what is before and after the range. */
+static void test_zeros(void)
+{
+	static char bytes[PART];
+	int fd = memfd_create("zeros", MFD_CLOEXEC);
+	int times = 0;
+	const struct gcr_wanted once = {is_first_time, &times};
+	struct stat before, after;
+
+	CHECK(fd >= 0 && !ftruncate(fd, 4 * PART));
+	memset(bytes, 'x', sizeof(bytes));
+	CHECK(pwrite(fd, bytes, PART, PART) == PART && pwrite(fd, bytes, PART, 3 * PART) == PART);
+	CHECK(!fstat(fd, &before));
+	CHECK(gcr_store_write_zeros(fd, 0, 4 * PART, &once) == -EBUSY && times == 2);
+	CHECK(!gcr_store_write_zeros(fd, 0, 3 * PART + 5, NULL));
+	CHECK(!gcr_store_write_zeros(fd, 8 * PART, 9 * PART, NULL));
+	CHECK(!fstat(fd, &after) && after.st_blocks == before.st_blocks);
+	CHECK(after.st_size == 4 * PART && lseek(fd, 2 * PART, SEEK_DATA) == 3 * PART);
+	CHECK(pread(fd, bytes, PART, PART) == PART && !bytes[0] && !bytes[PART - 1]);
+	CHECK(pread(fd, bytes, PART, 3 * PART) == PART && !bytes[4] && bytes[5] == 'x');
+	CHECK(gcr_store_write_zeros(-1, 0, 1, NULL) == -EBADF);
+	close(fd);
+}
+
 int main(void)
 {
 	char command[128];
@@ -512,6 +544,7 @@ int main(void)
 	test_move_of_many();
 	test_closed_and_opened();
 	test_leave();
+	test_zeros();
 	snprintf(command, sizeof(command), "rm -r %s", directory);
 	CHECK(!system(command));
 	return 0;
