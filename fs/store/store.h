@@ -442,6 +442,11 @@ int gcr_snapshot_digest_file(const struct gcr_snapshot *snapshot, size_t index,
 struct gcr_manifest;
 int gcr_snapshot_seal(struct gcr_snapshot *snapshot, struct gcr_manifest *manifest,
 		      const struct gcr_digest *digests, struct gcr_error *error);
+/*
+ * Remove the manifest, also during a verb: the files are not what the program had. Only a thaw that
+ * verifies nothing uses them then. -errno.
+ */
+int gcr_snapshot_unseal(struct gcr_snapshot *snapshot);
 
 /*
  * Read the manifest, which users may have replaced: nothing in it is compared with the snapshot. A
