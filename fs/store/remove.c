@@ -106,8 +106,6 @@ static int remove_file(void *data, int directory_fd, const char *name, const str
 	uint64_t kept;
 	int result;
 
-	if (!S_ISREG(stat->st_mode))
-		return 0;
 	if (cost > going->tree_bytes)
 		cost = going->tree_bytes;
 	result = remove_name(going, directory_fd, name, cost, &kept);
@@ -123,9 +121,8 @@ int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *na
 		.is_tree = true,
 		.adopter = adopter,
 	};
-	int result = gcr_store_each_file(parent_fd, name, remove_file, &going);
 
-	return result < 0 ? result : gcr_store_remove_directory(parent_fd, name);
+	return gcr_store_remove_some(parent_fd, name, INT64_MAX, remove_file, &going);
 }
 
 void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, uint32_t adopter)

@@ -348,18 +348,12 @@ int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *na
  */
 void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, uint32_t adopter);
 /*
- * Calls @visit for each non-directory in the tree @name. @visit may remove the file; a non-zero
- * result of @visit ends the walk and is returned. -EMFILE, -ENOMEM, ...; a @name that is missing or
- * no directory is no error.
+ * Remove the tree @name until @until_usec (monotonic); at least one name of it is removed. @visit,
+ * if not NULL, removes the regular files. Returns 0 if nothing is left of the tree; -EAGAIN: the
+ * time is over; -EMFILE, -ENOMEM, ..., and errors of @visit. A @name that is missing is no error.
  */
 typedef int gcr_store_visit(void *data, int directory_fd, const char *name,
 			    const struct stat *stat);
-int gcr_store_each_file(int parent_fd, const char *name, gcr_store_visit *visit, void *data);
-/*
- * Remove the tree @name until @until_usec (monotonic); at least one name of it is removed. @visit
- * removes each regular file; NULL: they are unlinked. Returns 0 if nothing is left of the tree;
- * -EAGAIN: the time is over; errors of gcr_store_each_file().
- */
 int gcr_store_remove_some(int parent_fd, const char *name, int64_t until_usec,
 			  gcr_store_visit *visit, void *data);
 
