@@ -66,7 +66,7 @@ static void removal_done(struct gcr_folder *folder, struct removal *removal, boo
 				       removal->fd >= 0 ? &removal->stat : NULL);
 	if (removal->fd >= 0 && !is_replaced)
 		gcr_folder_remove_entry(folder);
-	if (removal->fd < 0 || !S_ISREG(removal->stat.st_mode))
+	if (removal->fd < 0)
 		return;
 	inode = gcr_folder_inode_find(folder, removal->stat.st_ino);
 	if (inode) {
@@ -88,7 +88,7 @@ static void removal_finish(struct gcr_folder *folder, struct removal *removal, b
 	/* For an open file, the folder counts the bytes until the file is closed. */
 	gcr_folder_settle_inode(folder, removal->fd, was_open ? 0 : bytes, false);
 	close(TAKE_FD(removal->fd));
-	if (was_open || !S_ISREG(removal->stat.st_mode))
+	if (was_open)
 		return;
 	gcr_folder_packed_discard(folder, TAKE_PTR(removal->packed));
 	if (folder->room) {

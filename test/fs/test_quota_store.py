@@ -313,6 +313,27 @@ def test_timeout():
         machine.must(demo.pid, 'thaw timeout=604800')
 
 
+def test_names_that_are_gone():
+    """What the daemon has for names that the kernel knew is there until it knows none of them."""
+    need_root()
+    with user_machine(',store_size=512M') as machine:
+        machine.start()
+        make_place(machine, 'place')
+        path = machine.path('place', 'snapshot')
+
+        def make_and_remove():
+            for number in range(5000):
+                os.mkdir(f'{path}/{number}')
+            for number in range(1, 5000):
+                os.rmdir(f'{path}/{number}')
+
+        equal(by(ALICE, make_and_remove), None)
+        wait_for(lambda: 8192 * 40 < counts(machine)['store_bytes'] < MIB, 'only that to count')
+        os.rmdir(f'{path}/0')
+        os.unlink(f'{path}/file')  # of make_place()
+        wait_count(machine, 'store_bytes', 0)
+
+
 def make_many_names(machine, place, count):
     """As the user of the place could: through the mount it takes minutes."""
     for number in range(count):

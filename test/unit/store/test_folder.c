@@ -495,6 +495,35 @@ static void test_leave(void)
 	gcr_folder_unref(TAKE_PTR(folder));
 }
 
+/* A table of very many items is small again when the kernel knows none of them any more. */
+static void test_shrink(void)
+{
+	static uint32_t items[3000];
+	char name[16];
+
+	start();
+	for (int turn = 0; turn < 2; turn++) {
+		for (size_t i = 0; i < GCR_ARRAY_SIZE(items); i++) {
+			snprintf(name, sizeof(name), "%zu", i);
+			items[i] = make_directory(GCR_FOLDER_ROOT, name);
+		}
+		CHECK(folder->items_count > GCR_ARRAY_SIZE(items));
+		for (size_t i = 0; i < GCR_ARRAY_SIZE(items); i++) {
+			CHECK(look_up(GCR_FOLDER_ROOT, name) == items[GCR_ARRAY_SIZE(items) - 1]);
+			gcr_folder_forget(folder, items[i], 1);
+		}
+		CHECK(folder->items_count > GCR_ARRAY_SIZE(items));
+		gcr_folder_forget(folder, items[GCR_ARRAY_SIZE(items) - 1], UINT64_MAX);
+		CHECK(folder->items_count == 1 && !folder->lookups);
+		for (size_t i = 0; i < GCR_ARRAY_SIZE(items); i++) {
+			snprintf(name, sizeof(name), "%zu", i);
+			CHECK(!gcr_folder_remove(folder, GCR_FOLDER_ROOT, name, true));
+		}
+		CHECK(lookup_error(GCR_FOLDER_ROOT, name) == -ENOENT);
+	}
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
 #define PART (2u << 20)
 
 static bool is_first_time(void *data)
@@ -545,6 +574,7 @@ int main(void)
 	test_closed_and_opened();
 	test_leave();
 	test_zeros();
+	test_shrink();
 	snprintf(command, sizeof(command), "rm -r %s", directory);
 	CHECK(!system(command));
 	return 0;
