@@ -109,7 +109,8 @@ def test_handles_that_nobody_waits_for():
 
 
 def test_others_records_that_are_being_written():
-    """A page that says for ever what only a frozen program's says: the daemon looks for its record."""
+    """A page that says for ever what only a frozen program's says makes the daemon look for its
+    record."""
     harness.needs_cuda('the records of all vendors are alike')
     with vmm.machine() as machine:
         lying = Library(machine)

@@ -376,8 +376,8 @@ def test_changes_that_come_back_count():
 
 
 def test_changes_that_do_not_come_back():
-    """Without room for them the store's files are those of the freeze: no thaw takes these for all that
-    the program has had."""
+    """Without room for them the store's files are those of the freeze: no thaw takes these for all
+    that the program has had."""
     def look(library_, sequence):
         found.append(os.pread(files(library_)[-1], SIZE, 0))
         library_.answer(sequence)
