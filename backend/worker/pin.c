@@ -26,9 +26,10 @@ struct pin {
 	dev_t device;
 	ino_t inode;
 	uint64_t bytes;
-	char *map;	  /* NULL: not registered yet */
-	uint64_t session; /* the last session that found this file */
-	bool forgotten;	  /* to be unregistered */
+	char *map;		     /* NULL: not registered yet */
+	uint64_t session;	     /* the last session that found this file */
+	struct timespec whole_since; /* change time of the file when it was last seen to be whole */
+	bool forgotten;		     /* to be unregistered */
 };
 
 struct gcr_pins {
@@ -73,16 +74,39 @@ static bool pin_register(struct gcr_pins *pins, struct pin *pin)
 }
 
 /*
+ * Has the file no hole? To register a hole takes memory that the store has not counted, and a page
+ * that became one stays in memory while it is registered. The number of blocks is not enough, as
+ * there may be some beyond the end of the file. A long file is searched again only when it has been
+ * changed; change times are no finer than some milliseconds.
+ */
+static bool is_without_holes(struct pin *pin, const struct stat *status)
+{
+	const struct timespec *changed = &status->st_ctim;
+	struct timespec now;
+
+	if ((uint64_t)status->st_blocks * 512 < pin->bytes)
+		return false;
+	if (changed->tv_sec == pin->whole_since.tv_sec &&
+	    changed->tv_nsec == pin->whole_since.tv_nsec)
+		return true;
+	if (lseek(pin->fd, 0, SEEK_HOLE) < (off_t)pin->bytes)
+		return false;
+	clock_gettime(CLOCK_REALTIME_COARSE, &now);
+	if (now.tv_sec > changed->tv_sec + 1)
+		pin->whole_since = *changed;
+	return true;
+}
+
+/*
  * Does the file still exist, with the same pages? False for a file that was truncated, whatever its
  * size now.
  */
-static bool is_whole(const struct pin *pin)
+static bool is_whole(struct pin *pin)
 {
 	struct stat status;
 
 	return !pin->forgotten && fstat(pin->fd, &status) == 0 && status.st_nlink > 0 &&
-	       (uint64_t)status.st_size == pin->bytes &&
-	       (uint64_t)status.st_blocks * 512 >= pin->bytes;
+	       (uint64_t)status.st_size == pin->bytes && is_without_holes(pin, &status);
 }
 
 /* Remove the first file that is of no more use from a list. The lock is held. */
@@ -211,8 +235,7 @@ void gcr_pins_add(struct gcr_pins *pins, int fd)
 	struct pin **link;
 	struct pin *pin;
 
-	if (fstat(file, &status) < 0 || !S_ISREG(status.st_mode) || status.st_size <= 0 ||
-	    status.st_blocks * 512 < status.st_size)
+	if (fstat(file, &status) < 0 || !S_ISREG(status.st_mode) || status.st_size <= 0)
 		return;
 	pin = calloc(1, sizeof(*pin));
 	if (!pin)
@@ -220,6 +243,11 @@ void gcr_pins_add(struct gcr_pins *pins, int fd)
 	pin->device = status.st_dev;
 	pin->inode = status.st_ino;
 	pin->bytes = (uint64_t)status.st_size;
+	pin->fd = file;
+	if (!is_without_holes(pin, &status)) {
+		free(pin);
+		return;
+	}
 	pthread_mutex_lock(&pins->lock);
 	if (has(pins->list, &status) || has(pins->pending, &status)) {
 		pthread_mutex_unlock(&pins->lock);

@@ -218,7 +218,12 @@ static int seek(struct gcr_space_cursor *cursor, uint64_t offset, bool write,
 				     "%s in the store has %" PRId64 " bytes, not %" PRIu64, name,
 				     (int64_t)status.st_size, extent->bytes);
 	}
-	cursor->dense = (uint64_t)status.st_blocks * 512 >= extent->bytes;
+	/*
+	 * Reading a hole through the mapping would take memory that the store has not counted. The
+	 * number of blocks does not tell, as there may be some beyond the end of the file.
+	 */
+	cursor->dense = !write && (uint64_t)status.st_blocks * 512 >= extent->bytes &&
+			lseek(cursor->fd, 0, SEEK_HOLE) >= (off_t)extent->bytes;
 	/* Without a mapping read(2) and write(2) are used. */
 	map = mmap(NULL, extent->bytes, PROT_READ | (write ? PROT_WRITE : 0), MAP_SHARED,
 		   cursor->fd, 0);

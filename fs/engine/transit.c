@@ -281,29 +281,6 @@ static int punch(int fd, uint64_t offset, uint64_t bytes)
 		       : 0;
 }
 
-/* Write over the data that the file has there; its holes stay. */
-static int write_over(int fd, const char *zeros, size_t bytes, uint64_t offset)
-{
-	uint64_t end = offset + bytes;
-	uint64_t at = offset;
-	int result = 0;
-
-	while (at < end && !result) {
-		off_t data = lseek(fd, (off_t)at, SEEK_DATA);
-		off_t hole = data < 0 ? -1 : lseek(fd, data, SEEK_HOLE);
-
-		if (data < 0)
-			return errno == ENXIO ? 0 : -errno;
-		if (hole < 0)
-			return -errno;
-		if ((uint64_t)data >= end)
-			break;
-		at = (uint64_t)hole < end ? (uint64_t)hole : end;
-		result = write_all(fd, zeros, at - (uint64_t)data, (uint64_t)data);
-	}
-	return result;
-}
-
 /*
  * Length of the run, in grains, at the start of @buffer that is all zero (*ret_zero) or all
  * non-zero.
@@ -380,7 +357,8 @@ static int copy_out(struct gcr_transit *transit, int from_fd, int to_fd, struct 
 			run = run_of(buffer + at, bytes - at, &zero);
 			if (zero) {
 				result = piece->keeps_memory
-						 ? write_over(to_fd, buffer + at, run, offset + at)
+						 ? gcr_store_write_zeros(to_fd, offset + at,
+									 offset + at + run, NULL)
 						 : punch(to_fd, offset + at, run);
 				continue;
 			}

@@ -23,7 +23,16 @@ static int keep_changes(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (!vmm->has_given_files)
 		return 0;
 	result = gcr_vmm_return_transit(vmm, error);
-	return result ? result : gcr_vmm_seal_again(vmm, error);
+	if (!result)
+		return gcr_vmm_seal_again(vmm, error);
+	/*
+	 * The files may still be those of the freeze, and must not be taken for all that the
+	 * program has. A library that has truncated its files (-EIO) has none of its own changes
+	 * left.
+	 */
+	if (result != -EIO && gcr_snapshot_unseal(vmm->snapshot) < 0)
+		gcr_log(LOG_ERR, vmm->drive.process->pid, "its manifest cannot be removed");
+	return result;
 }
 
 /*

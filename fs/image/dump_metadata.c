@@ -244,6 +244,9 @@ int gcr_dump_check_frozen(const struct gcr_dump *dump, struct gcr_error *error)
 			result = gcr_snapshot_read_manifest(snapshot, &manifest, error);
 		if (result < 0)
 			gcr_error_prefix(error, "the manifest of process %d", (int)process->pid);
+		/* Users may have put anything there, or removed it. */
+		if (result < 0 && result != -ENOMEM)
+			result = -(error->number = EIO);
 		if (!result && manifest)
 			result = check_manifest(manifest, error);
 	}

@@ -91,6 +91,8 @@ void gcr_folder_settle_growth(struct gcr_folder *folder, uint64_t taken_bytes,
  * The new file counts from then on; no room is taken for it. -EISDIR, -ENOSPC, ...
  */
 int gcr_folder_put(struct gcr_folder *folder, int from_fd, const char *name);
+/* Remove a file of the root, also during a verb. Returns 0 also if there is none. -EISDIR, ... */
+int gcr_folder_take_out(struct gcr_folder *folder, const char *name);
 
 /* The user for whom the folder's bytes count. */
 uid_t gcr_folder_owner(const struct gcr_folder *folder);

@@ -327,59 +327,17 @@ int gcr_folder_truncate(struct gcr_folder_file *file, uint64_t bytes)
 	return result;
 }
 
-static int write_zeros(struct gcr_folder *folder, int fd, const char *zeros, uint64_t offset,
-		       uint64_t end)
+static bool is_wanted(void *data)
 {
-	while (offset < end) {
-		uint64_t left = end - offset;
-		size_t size = left < GCR_FOLDER_BLOCK_BYTES ? (size_t)left : GCR_FOLDER_BLOCK_BYTES;
-		ssize_t written;
-
-		if (gcr_folder_is_unwanted(folder))
-			return -EBUSY;
-		written = gcr_folder_write_file(fd, zeros, size, offset);
-		if (written <= 0)
-			return written < 0 ? (int)written : -EIO;
-		offset += (uint64_t)written;
-	}
-	return 0;
-}
-
-/*
- * Write zeros over the file's data, which then reads like a hole. Holes are left as they are, so no
- * memory is allocated.
- */
-static int write_over(struct gcr_folder *folder, int fd, uint64_t offset, uint64_t end)
-{
-	_cleanup_free_ char *zeros = calloc(1, GCR_FOLDER_BLOCK_BYTES);
-	int result = 0;
-
-	if (!zeros)
-		return -ENOMEM;
-	while (offset < end && !result) {
-		off_t data = lseek(fd, (off_t)offset, SEEK_DATA);
-		off_t hole;
-
-		if (data < 0)
-			return errno == ENXIO ? 0 : -errno;
-		if ((uint64_t)data >= end)
-			break;
-		hole = lseek(fd, data, SEEK_HOLE);
-		if (hole < 0) /* the file has been cut off */
-			break;
-		offset = (uint64_t)hole < end ? (uint64_t)hole : end;
-		result = gcr_folder_is_unwanted(folder)
-				 ? -EBUSY
-				 : write_zeros(folder, fd, zeros, (uint64_t)data, offset);
-	}
-	return result;
+	return !gcr_folder_is_unwanted(data);
 }
 
 /* The file may be read through a mapping: zeros are written instead of new holes. */
 static int punch_without_holes(struct change *change, uint64_t offset, uint64_t end)
 {
 	struct gcr_folder_file *file = change->file;
-	int result = write_over(file->folder, file->fd, offset, end);
+	const struct gcr_wanted wanted = {is_wanted, file->folder};
+	int result = gcr_store_write_zeros(file->fd, offset, end, &wanted);
 
 	pthread_rwlock_wrlock(&file->inode->pack_lock);
 	return drop_gone(change, result);

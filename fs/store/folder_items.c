@@ -9,9 +9,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/store/store.h"
+
 #define FIRST_BUCKETS 16
 
+/* Tables up to this size are not counted: a thousand names are free, and tables grow by doubling.
+ */
+#define ITEMS_FREE 2048
+
 static _Atomic uint64_t generations; /* the last one that was given to an item */
+
+/* The table has the root, and FIRST_BUCKETS. */
+static void start_empty(struct gcr_folder *folder)
+{
+	folder->items_count = 1;
+	folder->free_item = GCR_FOLDER_NONE;
+	folder->buckets_count = FIRST_BUCKETS;
+	memset(folder->buckets, 0xff, FIRST_BUCKETS * sizeof(*folder->buckets));
+}
 
 int gcr_folder_items_init(struct gcr_folder *folder)
 {
@@ -19,12 +34,9 @@ int gcr_folder_items_init(struct gcr_folder *folder)
 	folder->buckets = malloc(FIRST_BUCKETS * sizeof(*folder->buckets));
 	if (!folder->items || !folder->buckets)
 		return -ENOMEM;
-	folder->items_count = 1;
 	folder->items[GCR_FOLDER_ROOT] =
 		(struct gcr_folder_item){.parent = GCR_FOLDER_NONE, .lookups = 1};
-	folder->free_item = GCR_FOLDER_NONE;
-	folder->buckets_count = FIRST_BUCKETS;
-	memset(folder->buckets, 0xff, FIRST_BUCKETS * sizeof(*folder->buckets));
+	start_empty(folder);
 	return 0;
 }
 
@@ -36,6 +48,51 @@ void gcr_folder_items_finish(struct gcr_folder *folder)
 	}
 	free(folder->items);
 	free(folder->buckets);
+}
+
+/*
+ * Count the memory of the table in the folder's account. It stays as large as it ever was while the
+ * kernel knows one of the names.
+ */
+static void count_memory(struct gcr_folder *folder)
+{
+	uint64_t bytes = 0;
+
+	if (!folder->room)
+		return;
+	if (folder->items_count > ITEMS_FREE)
+		bytes = folder->items_count * sizeof(*folder->items) +
+			folder->buckets_count * sizeof(*folder->buckets);
+	if (bytes == folder->items_bytes)
+		return;
+	gcr_room_settle(folder->room, 0, folder->items_bytes, bytes);
+	if (bytes < folder->items_bytes)
+		gcr_room_trim(folder->room);
+	folder->items_bytes = bytes;
+}
+
+/* The kernel knows no name any more: make a large table small again, if there is memory for that.
+ */
+static void shrink(struct gcr_folder *folder)
+{
+	struct gcr_folder_item *items;
+	uint32_t *buckets;
+
+	if (folder->lookups || folder->named_count || folder->items_count <= ITEMS_FREE)
+		return;
+	buckets = malloc(FIRST_BUCKETS * sizeof(*buckets));
+	items = buckets ? malloc(sizeof(*items)) : NULL;
+	if (!items) {
+		free(buckets);
+		return;
+	}
+	items[GCR_FOLDER_ROOT] = folder->items[GCR_FOLDER_ROOT];
+	free(folder->items);
+	free(folder->buckets);
+	folder->items = items;
+	folder->buckets = buckets;
+	start_empty(folder);
+	count_memory(folder);
 }
 
 /* FNV-1a of the parent's number and the name. */
@@ -112,6 +169,7 @@ static int grow_items(struct gcr_folder *folder)
 		folder->free_item = item;
 	}
 	folder->items_count = count;
+	count_memory(folder);
 	return 0;
 }
 
@@ -183,6 +241,7 @@ void gcr_folder_item_forget(struct gcr_folder *folder, uint32_t item, uint64_t c
 	folder->items[item].lookups -= count;
 	folder->lookups -= count;
 	drop_unused(folder, item);
+	shrink(folder);
 }
 
 void gcr_folder_item_remove(struct gcr_folder *folder, uint32_t item, const struct stat *stat)

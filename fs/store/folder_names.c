@@ -66,7 +66,7 @@ static void removal_done(struct gcr_folder *folder, struct removal *removal, boo
 				       removal->fd >= 0 ? &removal->stat : NULL);
 	if (removal->fd >= 0 && !is_replaced)
 		gcr_folder_remove_entry(folder);
-	if (removal->fd < 0 || !S_ISREG(removal->stat.st_mode))
+	if (removal->fd < 0)
 		return;
 	inode = gcr_folder_inode_find(folder, removal->stat.st_ino);
 	if (inode) {
@@ -88,7 +88,7 @@ static void removal_finish(struct gcr_folder *folder, struct removal *removal, b
 	/* For an open file, the folder counts the bytes until the file is closed. */
 	gcr_folder_settle_inode(folder, removal->fd, was_open ? 0 : bytes, false);
 	close(TAKE_FD(removal->fd));
-	if (was_open || !S_ISREG(removal->stat.st_mode))
+	if (was_open)
 		return;
 	gcr_folder_packed_discard(folder, TAKE_PTR(removal->packed));
 	if (folder->room) {
@@ -104,6 +104,21 @@ static bool is_open(struct gcr_folder *folder, const struct removal *removal)
 	return removal->fd >= 0 && gcr_folder_inode_find(folder, removal->stat.st_ino);
 }
 
+/* Lock: folder. */
+static int unlink_locked(struct gcr_folder *folder, uint32_t parent, int parent_fd,
+			 const char *name, int flags, struct removal *removal, bool *ret_was_open)
+{
+	int result = removal_init(folder, removal, parent, parent_fd, name);
+
+	if (result < 0)
+		return result;
+	*ret_was_open = is_open(folder, removal);
+	if (unlinkat(parent_fd, name, flags) < 0)
+		return -errno;
+	removal_done(folder, removal, false);
+	return 0;
+}
+
 int gcr_folder_remove(struct gcr_folder *folder, uint32_t parent, const char *name,
 		      bool is_directory)
 {
@@ -115,24 +130,35 @@ int gcr_folder_remove(struct gcr_folder *folder, uint32_t parent, const char *na
 	if (result < 0)
 		return result;
 	parent_fd = gcr_folder_open_directory(folder, parent);
-	result = parent_fd < 0 ? parent_fd : 0;
-	if (!result)
-		result = removal_init(folder, &removal, parent, parent_fd, name);
-	if (!result) {
-		was_open = is_open(folder, &removal);
-		if (unlinkat(parent_fd, name, is_directory ? AT_REMOVEDIR : 0) < 0)
-			result = -errno;
-	}
-	if (parent_fd >= 0)
+	result = parent_fd;
+	if (parent_fd >= 0) {
+		result = unlink_locked(folder, parent, parent_fd, name,
+				       is_directory ? AT_REMOVEDIR : 0, &removal, &was_open);
 		close(parent_fd);
-	if (!result)
-		removal_done(folder, &removal, false);
+	}
 	pthread_mutex_unlock(&folder->lock);
 	if (!result)
 		removal_finish(folder, &removal, was_open);
 	else if (removal.fd >= 0)
 		close(removal.fd);
 	return result;
+}
+
+int gcr_folder_take_out(struct gcr_folder *folder, const char *name)
+{
+	struct removal removal = {.fd = -1};
+	bool was_open = false;
+	int result;
+
+	pthread_mutex_lock(&folder->lock);
+	result = unlink_locked(folder, GCR_FOLDER_ROOT, folder->root_fd, name, 0, &removal,
+			       &was_open);
+	pthread_mutex_unlock(&folder->lock);
+	if (!result)
+		removal_finish(folder, &removal, was_open);
+	else if (removal.fd >= 0)
+		close(removal.fd);
+	return result == -ENOENT ? 0 : result;
 }
 
 /* Lock: folder. */

@@ -119,6 +119,7 @@ struct gcr_folder {
 	uint64_t lookups;		  /* of all items but the root */
 	struct gcr_folder_item *items;
 	uint32_t items_count;
+	uint64_t items_bytes; /* memory of the table that the account has */
 	uint32_t free_item;
 	uint32_t *buckets;
 	uint32_t buckets_count; /* a power of two */

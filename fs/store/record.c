@@ -519,6 +519,31 @@ static int read_record(int records_fd, const char *name, struct parse *parse)
 	return strcmp(expected, name) == 0 ? 0 : -EBADMSG;
 }
 
+int gcr_record_read(int directory_fd, pid_t pid, uint64_t start_ticks,
+		    struct gcr_record *ret_record)
+{
+	_cleanup_close_ int records_fd = -1;
+	char boot_id[BOOT_ID_BYTES];
+	struct parse parse = {};
+	char name[NAME_BYTES];
+	int r;
+
+	r = read_boot_id(boot_id);
+	if (r < 0)
+		return r;
+	records_fd = open_records(directory_fd, false);
+	if (records_fd < 0)
+		return records_fd;
+	record_name(name, pid, start_ticks);
+	r = read_record(records_fd, name, &parse);
+	if (r < 0)
+		return r;
+	if (strcmp(parse.boot_id, boot_id) != 0)
+		return -ENOENT;
+	*ret_record = parse.record;
+	return 0;
+}
+
 int gcr_record_end_exchange(int directory_fd, pid_t pid, uint64_t start_ticks)
 {
 	_cleanup_close_ int records_fd = -1;
@@ -537,6 +562,27 @@ int gcr_record_end_exchange(int directory_fd, pid_t pid, uint64_t start_ticks)
 		return 0;
 	parse.record.swap_pid = parse.record.frozen_for_pid = 0;
 	return gcr_record_write(directory_fd, &parse.record);
+}
+
+int gcr_record_remove_unfinished(int directory_fd)
+{
+	_cleanup_closedir_ DIR *directory = NULL;
+	const struct dirent *entry;
+	int fd;
+
+	fd = open_records(directory_fd, false);
+	if (fd < 0)
+		return fd == -ENOENT ? 0 : fd;
+	directory = fdopendir(fd);
+	if (!directory) {
+		close(fd);
+		return -ENOMEM;
+	}
+	/* Unlinking "." and ".." fails. */
+	while ((entry = readdir(directory)))
+		if (entry->d_name[0] == '.')
+			unlinkat(dirfd(directory), entry->d_name, 0);
+	return 0;
 }
 
 struct names {
@@ -572,13 +618,9 @@ static int list_names(int records_fd, struct names *names,
 		entry = readdir(directory);
 		if (!entry)
 			return -errno;
-		if (entry->d_name[0] == '.') {
-			/*
-			 * Half written when an earlier daemon died; unlinking "." and ".." fails.
-			 */
-			unlinkat(records_fd, entry->d_name, 0);
+		/* "." and "..", and records that are being written. */
+		if (entry->d_name[0] == '.')
 			continue;
-		}
 		if (strlen(entry->d_name) >= NAME_BYTES) {
 			if (unreadable)
 				unreadable(entry->d_name, EBADMSG, data);

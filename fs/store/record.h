@@ -78,6 +78,20 @@ int gcr_record_write(int directory_fd, const struct gcr_record *record);
  */
 int gcr_record_end_exchange(int directory_fd, pid_t pid, uint64_t start_ticks);
 
+/*
+ * Read the record of one process. -ENOENT: there is none of this boot; other errors: there is one
+ * that is no record, does not belong to the daemon or contradicts its name. @ret_record is written
+ * only on success.
+ */
+int gcr_record_read(int directory_fd, pid_t pid, uint64_t start_ticks,
+		    struct gcr_record *ret_record);
+
+/*
+ * Remove the records that an earlier daemon had half written. Only for the start of the daemon,
+ * since a record that is being written looks the same. -errno; 0 also if there were none.
+ */
+int gcr_record_remove_unfinished(int directory_fd);
+
 /* Remove the record. Returns 0 also if there was none. */
 int gcr_record_remove(int directory_fd, pid_t pid, uint64_t start_ticks);
 
@@ -85,8 +99,8 @@ int gcr_record_remove(int directory_fd, pid_t pid, uint64_t start_ticks);
  * Calls @visit with every record of this boot until it returns non-zero, and returns that, else 0
  * or -errno. The content is not trusted: a file that is no record, does not belong to the daemon or
  * contradicts its name stays where it is and is reported to @unreadable (may be NULL) with its name
- * and a positive errno. Records of an earlier boot are skipped, half-written ones are removed; so
- * the function is for the start of the daemon. @visit may write and remove records.
+ * and a positive errno. Records of an earlier boot and half-written ones are skipped. @visit may
+ * write and remove records.
  */
 int gcr_record_each(int directory_fd, int (*visit)(const struct gcr_record *record, void *data),
 		    void (*unreadable)(const char *name, int error, void *data), void *data);

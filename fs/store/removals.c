@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* The queue of removals, and the bytes of files that are unlinked and still open. */
+/* The queue of removals, in which users take turns, and the bytes of files that are unlinked and
+ * still open. */
 #include "fs/store/store_private.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "fs/base/quota.h"
+#include "fs/store/folder.h"
 #include "lib/clock.h"
 
 void gcr_store_note_unlinked_locked(struct gcr_store *store)
@@ -19,11 +22,35 @@ void gcr_store_name_removal_locked(struct gcr_store *store, struct gcr_store_rem
 		 gcr_store_next_number_locked(store));
 }
 
+bool gcr_store_removal_number(const char *name, uint32_t *ret_number)
+{
+	return sscanf(name, ".gone-%" SCNu32, ret_number) == 1;
+}
+
+/* The user for whom the files count. Lock: store. */
+static uid_t owner_of(const struct gcr_store *store, const struct gcr_store_removal *removal)
+{
+	const struct gcr_folder *folder = removal->folder;
+
+	if (!folder && removal->snapshot)
+		folder = removal->snapshot->folder;
+	return gcr_quota_owner(store->quota, folder ? gcr_folder_owner(folder) : removal->uid);
+}
+
 void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal)
 {
-	removal->next = NULL;
-	*store->removals_end = removal;
-	store->removals_end = &removal->next;
+	struct gcr_store_removal **link;
+
+	removal->owner = owner_of(store, removal);
+	removal->round = store->removal_round + (removal->owner == store->removal_owner);
+	for (const struct gcr_store_removal *other = store->removals; other; other = other->next)
+		if (other->owner == removal->owner && other->round >= removal->round)
+			removal->round = other->round + 1;
+	for (link = &store->removals; *link && (*link)->round <= removal->round;
+	     link = &(*link)->next)
+		;
+	removal->next = *link;
+	*link = removal;
 	pthread_cond_broadcast(&store->changed);
 }
 

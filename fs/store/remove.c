@@ -20,6 +20,10 @@
 
 /* Pause before a failed removal is tried again. */
 #define AGAIN_USEC (2 * GCR_USEC_PER_SEC)
+/* A step of a removal; then those of other users have their turns. */
+#define STEP_USEC  (GCR_USEC_PER_SEC / 10)
+/* At the end of the daemon, for all removals that are queued. */
+#define STOP_USEC  GCR_USEC_PER_SEC
 
 /*
  * Opens a name with O_PATH. Returns 0 with -1 in *ret_fd if the name does not exist. -EMFILE,
@@ -39,6 +43,7 @@ struct going {
 	uint32_t adopter;	   /* number of gcr_inodes_link() for names of its files; 0: none */
 	uid_t uid;		   /* the user for whom the bytes count */
 	uint64_t tree_bytes;	   /* the part of going_bytes for the whole tree */
+	int64_t until_usec;	   /* monotonic: the end of the step */
 };
 
 /*
@@ -101,8 +106,6 @@ static int remove_file(void *data, int directory_fd, const char *name, const str
 	uint64_t kept;
 	int result;
 
-	if (!S_ISREG(stat->st_mode))
-		return 0;
 	if (cost > going->tree_bytes)
 		cost = going->tree_bytes;
 	result = remove_name(going, directory_fd, name, cost, &kept);
@@ -118,9 +121,8 @@ int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *na
 		.is_tree = true,
 		.adopter = adopter,
 	};
-	int result = gcr_store_each_file(parent_fd, name, remove_file, &going);
 
-	return result < 0 ? result : gcr_store_remove_directory(parent_fd, name);
+	return gcr_store_remove_some(parent_fd, name, INT64_MAX, remove_file, &going);
 }
 
 void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, uint32_t adopter)
@@ -147,7 +149,7 @@ void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, u
 
 /*
  * Remove the files one by one, so that the bytes of each are free at once. Returns the first error;
- * the file of that error, and possibly others, still exist.
+ * the file of that error, and possibly others, still exist. -EAGAIN: the step is over.
  */
 static int remove_files(const struct going *going, struct gcr_snapshot *snapshot)
 {
@@ -179,6 +181,8 @@ static int remove_files(const struct going *going, struct gcr_snapshot *snapshot
 		store->going_bytes -= cost - kept;
 		pthread_cond_broadcast(&store->changed);
 		pthread_mutex_unlock(&store->lock);
+		if (gcr_clock_usec() >= going->until_usec)
+			return first_error ? first_error : -EAGAIN;
 	}
 	return first_error;
 }
@@ -224,6 +228,7 @@ static void removal_free(struct gcr_store_removal *removal)
 	free(removal);
 }
 
+/* Carries out a step of the removal, which is then freed or queued again. */
 static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal)
 {
 	struct gcr_snapshot *snapshot = removal->snapshot;
@@ -235,6 +240,7 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 		.adopter = snapshot && snapshot->is_adopted ? snapshot->number : removal->adopter,
 		.uid = removal->uid,
 		.tree_bytes = removal->cost_bytes,
+		.until_usec = gcr_clock_usec() + STEP_USEC,
 	};
 	uint64_t held_bytes = 0;
 	int result = 0;
@@ -245,14 +251,13 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 		going.uid = gcr_folder_owner(going.folder);
 	if (!folder && snapshot)
 		result = remove_files(&going, snapshot);
-	if (!result)
+	if (!result && !removal->is_left)
 		result = folder ? gcr_folder_discard_packed(folder)
 				: gcr_store_drop_tables(store, removal->name);
 	if (!result)
-		result = gcr_store_each_file(store->fd, removal->name, remove_file, &going);
-	if (!result)
-		result = gcr_store_remove_directory(store->fd, removal->name);
-	if (result < 0 && !removal->is_logged)
+		result = gcr_store_remove_some(store->fd, removal->name, going.until_usec,
+					       remove_file, &going);
+	if (result < 0 && result != -EAGAIN && !removal->is_logged)
 		gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", removal->name,
 			strerror(-result));
 	if (!result && folder)
@@ -267,6 +272,8 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 	 */
 	if (result == 0)
 		store->going_bytes -= removal->cost_bytes - held_bytes;
+	else if (result == -EAGAIN)
+		gcr_store_remove_later_locked(store, removal);
 	else
 		try_again_later_locked(store, removal);
 	store->pools_changed = true;
@@ -274,6 +281,14 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 	pthread_mutex_unlock(&store->lock);
 	if (result == 0)
 		removal_free(removal);
+}
+
+/* What is left of the store's own mount goes with it, or is there for the next daemon. Lock: store.
+ */
+static bool must_stop_locked(const struct gcr_store *store)
+{
+	return store->stopping && store->mountpoint &&
+	       gcr_clock_usec() >= store->removals_until_usec;
 }
 
 static void *remove_all(void *data)
@@ -285,7 +300,7 @@ static void *remove_all(void *data)
 		int64_t next_usec = store->stopping ? 0 : take_due_locked(store);
 		struct gcr_store_removal *removal = store->removals;
 
-		if (!removal && store->stopping)
+		if ((!removal && store->stopping) || must_stop_locked(store))
 			break;
 		if (!removal && next_usec) {
 			gcr_store_wait_until_locked(store, next_usec);
@@ -296,8 +311,8 @@ static void *remove_all(void *data)
 			continue;
 		}
 		store->removals = removal->next;
-		if (!store->removals)
-			store->removals_end = &store->removals;
+		store->removal_round = removal->round;
+		store->removal_owner = removal->owner;
 		store->removing = true;
 		pthread_mutex_unlock(&store->lock);
 		carry_out(store, removal);
@@ -317,21 +332,32 @@ int gcr_store_start_remover(struct gcr_store *store)
 	return -result;
 }
 
-void gcr_store_stop_remover(struct gcr_store *store)
+/* The next daemon carries them out. */
+static void free_all(struct gcr_store_removal *removals)
 {
-	if (!store->remover_started)
-		return;
+	while (removals) {
+		struct gcr_store_removal *removal = removals;
+
+		removals = removal->next;
+		removal_free(removal);
+	}
+}
+
+static void stop_thread(struct gcr_store *store)
+{
 	pthread_mutex_lock(&store->lock);
 	store->stopping = true;
+	store->removals_until_usec = gcr_clock_usec() + STOP_USEC;
 	pthread_cond_broadcast(&store->changed);
 	pthread_mutex_unlock(&store->lock);
 	pthread_join(store->remover, NULL);
 	store->remover_started = false;
-	/* The next daemon carries out these removals. */
-	while (store->left_removals) {
-		struct gcr_store_removal *removal = store->left_removals;
+}
 
-		store->left_removals = removal->next;
-		removal_free(removal);
-	}
+void gcr_store_stop_remover(struct gcr_store *store)
+{
+	if (store->remover_started)
+		stop_thread(store);
+	free_all(TAKE_PTR(store->removals));
+	free_all(TAKE_PTR(store->left_removals));
 }

@@ -134,6 +134,14 @@ int gcr_snapshot_seal(struct gcr_snapshot *snapshot, struct gcr_manifest *manife
 	return result;
 }
 
+int gcr_snapshot_unseal(struct gcr_snapshot *snapshot)
+{
+	int result = gcr_folder_take_out(snapshot->folder, GCR_MANIFEST_NAME);
+
+	/* The owner of the files has put a directory there, which is no manifest either. */
+	return result == -EISDIR || result == -EPERM ? 0 : result;
+}
+
 static int differs(const char *what, struct gcr_error *error)
 {
 	return gcr_error_set(error, EIO, "it is not of this freeze: %s", what);

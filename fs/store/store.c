@@ -15,10 +15,15 @@
 #include "fs/store/inodes.h"
 #include "fs/store/record.h"
 #include "lib/beneath.h"
+#include "lib/clock.h"
+#include "lib/lock.h"
 #include "lib/pack_file.h"
 
 /* More threads than this do not fault pages in any faster (measured). */
 #define POPULATORS_MAX 12
+
+/* At the start, for what an earlier daemon had not finished; what takes longer is removed later. */
+#define UNFINISHED_USEC GCR_USEC_PER_SEC
 
 static unsigned int count_processors(void)
 {
@@ -125,18 +130,47 @@ static int take_leftover(struct gcr_store *store, const char *name)
 	return add_leftover(store, name, cost_bytes, uid, false);
 }
 
+/* The tree has too many names to be removed at the start: the store's thread removes it. */
+static int remove_later(struct gcr_store *store, const char *name)
+{
+	struct gcr_store_removal *removal = calloc(1, sizeof(*removal));
+	_cleanup_close_ int fd = gcr_store_open_directory(store->fd, name);
+	struct gcr_tree_sum sum = {0};
+	uint32_t number;
+	struct stat stat;
+
+	if (!removal)
+		return -ENOMEM;
+	snprintf(removal->name, sizeof(removal->name), "%s", name);
+	removal->is_left = true;
+	if (fd >= 0)
+		gcr_store_sum_tree(fd, &sum);
+	if (fd >= 0 && !fstatat(fd, "snapshot", &stat, AT_SYMLINK_NOFOLLOW))
+		removal->uid = stat.st_uid;
+	removal->cost_bytes = sum.bytes;
+	GCR_LOCK_SCOPE(&store->lock);
+	/* The names of this daemon's removals must be others. */
+	if (gcr_store_removal_number(name, &number) && number > store->last_number)
+		store->last_number = number;
+	store->going_bytes += removal->cost_bytes;
+	gcr_store_remove_later_locked(store, removal);
+	return 0;
+}
+
 /*
  * Remove a tree that an earlier daemon had not finished making or removing. If that fails, the tree
  * stays, and counts.
  */
-static int remove_unfinished(struct gcr_store *store, const char *name)
+static int remove_unfinished(struct gcr_store *store, const char *name, int64_t until_usec)
 {
-	int result = gcr_store_remove_directory(store->fd, name);
+	int result = gcr_store_remove_some(store->fd, name, until_usec, NULL, NULL);
 	_cleanup_close_ int fd = -1;
 	struct gcr_tree_sum sum = {0};
 
 	if (!result)
 		return 0;
+	if (result == -EAGAIN && strlen(name) < GCR_STORE_NAME_BYTES)
+		return remove_later(store, name);
 	gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", name, strerror(-result));
 	if (strlen(name) >= GCR_STORE_NAME_BYTES)
 		return 0;
@@ -152,6 +186,7 @@ static int remove_unfinished(struct gcr_store *store, const char *name)
  */
 static int take_stock(struct gcr_store *store)
 {
+	int64_t until_usec = gcr_clock_usec() + UNFINISHED_USEC;
 	_cleanup_closedir_ DIR *dir = NULL;
 	const struct dirent *entry;
 	int result = 0;
@@ -168,7 +203,7 @@ static int take_stock(struct gcr_store *store)
 		if (!strncmp(entry->d_name, GCR_STORE_NEW_PLACE, strlen(GCR_STORE_NEW_PLACE)))
 			continue;
 		if (*entry->d_name == '.')
-			result = remove_unfinished(store, entry->d_name);
+			result = remove_unfinished(store, entry->d_name, until_usec);
 		else if (!strcmp(entry->d_name, GCR_PACKS_NAME))
 			continue;
 		else if (!strcmp(entry->d_name, GCR_STORE_POOL))
@@ -256,7 +291,6 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	store->fd = -1;
 	store->pool_fd = -1;
-	store->removals_end = &store->removals;
 	store->make_room_locked = gcr_store_make_room_locked;
 	store->runtime_fd = daemon->runtime_fd;
 	store->quota = daemon->quota;

@@ -232,13 +232,19 @@ int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *
  */
 uid_t gcr_snapshot_packed_uid(const struct gcr_snapshot *snapshot);
 /*
- * Asks whether work is still wanted; called with no lock held, from any thread. NULL: always
+ * Asks whether work is still wanted; called without the store's lock, from any thread. NULL: always
  * wanted.
  */
 struct gcr_wanted {
 	bool (*is_wanted)(void *data);
 	void *data;
 };
+/*
+ * zeros.c: write zeros over the data that a file has from @offset to @end. Its holes stay, so no
+ * memory is allocated. @wanted is asked every 64 KiB; NULL: always wanted. -EBUSY: no longer
+ * wanted; errors of pwrite(2) and lseek(2). After an error some of the data is zeros.
+ */
+int gcr_store_write_zeros(int fd, uint64_t offset, uint64_t end, const struct gcr_wanted *wanted);
 /*
  * reserve.c: reserve room before one of the snapshot's pieces is packed: @bytes, the most that
  * packing may take (see gcr_folder_piece_cost()), from the reserve if need be. Called with no lock
@@ -342,13 +348,14 @@ int gcr_store_remove_tree(struct gcr_store *store, int parent_fd, const char *na
  */
 void gcr_store_remove_tree_or_later(struct gcr_store *store, const char *name, uint32_t adopter);
 /*
- * Calls @visit for each non-directory in the tree @name. @visit may remove the file; a non-zero
- * result of @visit ends the walk and is returned. -EMFILE, -ENOMEM, ...; a @name that is missing or
- * no directory is no error.
+ * Remove the tree @name until @until_usec (monotonic); at least one name of it is removed. @visit,
+ * if not NULL, removes the regular files. Returns 0 if nothing is left of the tree; -EAGAIN: the
+ * time is over; -EMFILE, -ENOMEM, ..., and errors of @visit. A @name that is missing is no error.
  */
 typedef int gcr_store_visit(void *data, int directory_fd, const char *name,
 			    const struct stat *stat);
-int gcr_store_each_file(int parent_fd, const char *name, gcr_store_visit *visit, void *data);
+int gcr_store_remove_some(int parent_fd, const char *name, int64_t until_usec,
+			  gcr_store_visit *visit, void *data);
 
 /* The error means a temporary lack of descriptors or memory: a retry may succeed. */
 static inline bool gcr_store_may_try_again(int result)
@@ -429,6 +436,11 @@ int gcr_snapshot_digest_file(const struct gcr_snapshot *snapshot, size_t index,
 struct gcr_manifest;
 int gcr_snapshot_seal(struct gcr_snapshot *snapshot, struct gcr_manifest *manifest,
 		      const struct gcr_digest *digests, struct gcr_error *error);
+/*
+ * Remove the manifest, also during a verb: the files are not what the program had. Only a thaw that
+ * verifies nothing uses them then. -errno.
+ */
+int gcr_snapshot_unseal(struct gcr_snapshot *snapshot);
 
 /*
  * Read the manifest, which users may have replaced: nothing in it is compared with the snapshot. A

@@ -117,6 +117,9 @@ struct gcr_store_removal {
 	uid_t uid;	  /* for whom the bytes count, if there is no folder */
 	int64_t due_usec; /* monotonic: when a failed removal is tried again */
 	bool is_logged;	  /* the failure has been logged */
+	bool is_left;	  /* of an earlier daemon: its packed chunks are claimed by nobody */
+	uid_t owner;	  /* whose turn it is, with all his subordinate ids */
+	uint64_t round;	  /* see gcr_store_remove_later_locked() */
 	uint32_t adopter; /* number of gcr_inodes_link() for names of its files; 0: none */
 	char name[GCR_STORE_NAME_BYTES];
 };
@@ -220,8 +223,11 @@ struct gcr_store {
 	struct gcr_store_leftover *leftovers;
 	unsigned int places_count;
 
-	struct gcr_store_removal *removals;
-	struct gcr_store_removal **removals_end;
+	struct gcr_store_removal *removals; /* by their rounds */
+	/* Of the removal that is or was carried out last. */
+	uint64_t removal_round;
+	uid_t removal_owner;
+	int64_t removals_until_usec;		 /* monotonic: at the end of the daemon */
 	struct gcr_store_removal *left_removals; /* failed ones, in no order */
 	bool removing;
 	bool remover_started;
@@ -392,12 +398,20 @@ void gcr_store_note_unlinked_locked(struct gcr_store *store);
  * or a place.
  */
 void gcr_store_name_removal_locked(struct gcr_store *store, struct gcr_store_removal *removal);
-/* Queue a removal for the thread, which takes @removal. Lock: store. */
+/* Is this such a name, of any daemon? *ret_number: the number in it. */
+bool gcr_store_removal_number(const char *name, uint32_t *ret_number);
+/*
+ * Queue a removal for the thread, which takes @removal. Each user has one removal, or a step of it,
+ * in a round, so that his many files do not keep the memory of others. Lock: store.
+ */
 void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal);
 
 /* remove.c */
 int gcr_store_start_remover(struct gcr_store *store);
-/* The thread first carries out all removals that are queued. */
+/*
+ * The thread first carries out the removals that are queued. What takes long is left to the next
+ * daemon, or goes with the mount of the store.
+ */
 void gcr_store_stop_remover(struct gcr_store *store);
 
 /* populate.c */

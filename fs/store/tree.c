@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 
 #include "lib/beneath.h"
+#include "lib/clock.h"
 
 /* Above `snapshot` are its parent directory and the store. */
 #define LEVELS_MAX (GCR_STORE_DEPTH_MAX + 2)
@@ -89,65 +90,69 @@ static bool is_dots(const char *name)
 	return !strcmp(name, ".") || !strcmp(name, "..");
 }
 
-static int remove_below(int parent_fd, const char *name, int levels)
+/* The data of gcr_store_remove_some(). */
+struct removing {
+	int64_t until_usec;
+	gcr_store_visit *visit;
+	void *data;
+};
+
+static int remove_some_below(const struct removing *removing, int parent_fd, const char *name,
+			     int levels);
+
+static int remove_entry(const struct removing *removing, int directory_fd, const char *name,
+			int levels)
+{
+	struct stat stat;
+	int result = 0;
+
+	if (fstatat(directory_fd, name, &stat, AT_SYMLINK_NOFOLLOW) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (S_ISDIR(stat.st_mode))
+		return remove_some_below(removing, directory_fd, name, levels);
+	if (S_ISREG(stat.st_mode) && removing->visit)
+		result = removing->visit(removing->data, directory_fd, name, &stat);
+	else if (unlinkat(directory_fd, name, 0) < 0 && errno != ENOENT)
+		result = -errno;
+	return result;
+}
+
+static int remove_some_below(const struct removing *removing, int parent_fd, const char *name,
+			     int levels)
 {
 	_cleanup_closedir_ DIR *dir = NULL;
 	const struct dirent *entry;
 	mode_t mode;
-	int result = 0;
+	int result = levels ? 0 : -ENOTEMPTY;
 
 	if (!unlinkat(parent_fd, name, AT_REMOVEDIR) || errno == ENOENT)
 		return 0;
-	if (errno == ENOTDIR)
-		return unlinkat(parent_fd, name, 0) < 0 ? -errno : 0;
-	if (errno != ENOTEMPTY || !levels)
+	if (errno != ENOTEMPTY)
 		return -errno;
-	dir = open_directory(parent_fd, name, &mode, &result);
-	if (!dir)
-		return result;
-	while (!result && (entry = readdir(dir)))
-		if (!is_dots(entry->d_name))
-			result = remove_below(dirfd(dir), entry->d_name, levels - 1);
+	dir = levels ? open_directory(parent_fd, name, &mode, &result) : NULL;
+	while (dir && !result && (entry = readdir(dir))) {
+		if (is_dots(entry->d_name))
+			continue;
+		result = remove_entry(removing, dirfd(dir), entry->d_name, levels - 1);
+		if (!result && gcr_clock_usec() >= removing->until_usec)
+			result = -EAGAIN;
+	}
 	if (!result && unlinkat(parent_fd, name, AT_REMOVEDIR) < 0)
 		result = -errno;
 	return result;
 }
 
+int gcr_store_remove_some(int parent_fd, const char *name, int64_t until_usec,
+			  gcr_store_visit *visit, void *data)
+{
+	const struct removing removing = {until_usec, visit, data};
+
+	return remove_entry(&removing, parent_fd, name, LEVELS_MAX);
+}
+
 int gcr_store_remove_directory(int parent_fd, const char *name)
 {
-	return remove_below(parent_fd, name, LEVELS_MAX);
-}
-
-static int visit_below(int parent_fd, const char *name, int levels, gcr_store_visit *visit,
-		       void *data)
-{
-	_cleanup_closedir_ DIR *dir = NULL;
-	const struct dirent *entry;
-	struct stat stat;
-	mode_t mode;
-	int result = 0;
-
-	dir = levels ? open_directory(parent_fd, name, &mode, &result) : NULL;
-	/* Removed, or no directory any more. */
-	if (result == -ENOENT || result == -ENOTDIR || result == -ELOOP)
-		result = 0;
-	while (dir && !result && (entry = readdir(dir))) {
-		if (is_dots(entry->d_name))
-			continue;
-		if (fstatat(dirfd(dir), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) < 0) {
-			result = errno == ENOENT ? 0 : -errno;
-			continue;
-		}
-		result = S_ISDIR(stat.st_mode)
-				 ? visit_below(dirfd(dir), entry->d_name, levels - 1, visit, data)
-				 : visit(data, dirfd(dir), entry->d_name, &stat);
-	}
-	return result;
-}
-
-int gcr_store_each_file(int parent_fd, const char *name, gcr_store_visit *visit, void *data)
-{
-	return visit_below(parent_fd, name, LEVELS_MAX, visit, data);
+	return gcr_store_remove_some(parent_fd, name, INT64_MAX, NULL, NULL);
 }
 
 static void note_time(const struct statx_timestamp *made, struct gcr_tree_sum *sum)

@@ -33,6 +33,12 @@
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
 
 /*
+ * After this time of waiting for removals in vain, something else is tried: there may be very many
+ * names to remove, or they may be of no use.
+ */
+#define GOING_USEC GCR_USEC_PER_SEC
+
+/*
  * After this time the disk is regarded as not answering: other tasks do not wait until their
  * deadlines.
  */
@@ -54,6 +60,8 @@ struct reclaim {
 	struct gcr_process *packed; /* being packed for this task: the last of `turns` */
 	struct turns packs;
 	struct turns spills;
+	uint64_t least_missing;	      /* so far */
+	int64_t going_until_usec;     /* monotonic: until then removals are waited for first */
 	struct gcr_error spill_error; /* to be reported; number 0: none */
 };
 
@@ -276,6 +284,20 @@ static int stopped(const struct reclaim *reclaim, struct gcr_error *error)
 	return -ECANCELED;
 }
 
+/* Wait for removals under way, if these have made room lately. False: there is nothing to wait for.
+ */
+static bool wait_going(struct reclaim *reclaim, uint64_t missing, bool with_held)
+{
+	int64_t now_usec = gcr_clock_usec();
+
+	if (!reclaim->going_until_usec || missing < reclaim->least_missing) {
+		reclaim->least_missing = missing;
+		reclaim->going_until_usec = now_usec + GOING_USEC;
+	}
+	return now_usec < reclaim->going_until_usec &&
+	       gcr_store_wait_going(reclaim->daemon->store, with_held);
+}
+
 /*
  * Take one step of the first method that can free room. Returns false if nothing more can be done.
  */
@@ -296,7 +318,7 @@ static bool step(struct reclaim *reclaim, uint64_t missing)
 	 */
 	gcr_store_counted_figures(store, &figures);
 	is_counted_free = figures.free_bytes + figures.pool_bytes >= reclaim->bytes;
-	return gcr_store_wait_going(store, is_counted_free) || pack_next(reclaim) ||
+	return wait_going(reclaim, missing, is_counted_free) || pack_next(reclaim) ||
 	       gcr_store_drop_kept_of_others(store, process->pid, process->start_ticks) ||
 	       spill_next(reclaim, missing) || gcr_store_wait_going(store, true);
 }

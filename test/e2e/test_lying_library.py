@@ -6,12 +6,13 @@ import socket
 import struct
 import sys
 import threading
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vmm
 from harness import MIB, check, equal, wait_for
-from library import HEADER, LIST, MAGIC, RUNNING, VERSION, Library, sealed_file
+from library import HEADER, LIST, MAGIC, OUT, RUNNING, VERSION, Library, sealed_file
 
 HANDLES, PARK = 112, 115
 DEVICE, MANAGED = 1, 2
@@ -105,6 +106,24 @@ def test_handles_that_nobody_waits_for():
         os.unlink(path)
         lying.lose(RUNNING)
         wait_for(lambda: machine.status(lying.pid)['registered'] == 'yes', 'the library')
+
+
+def test_others_records_that_are_being_written():
+    """A page that says for ever what only a frozen program's says makes the daemon look for its
+    record."""
+    harness.needs_cuda('the records of all vendors are alike')
+    with vmm.machine() as machine:
+        lying = Library(machine)
+        vmm.cycle(machine, vmm.demo(machine, '--bytes', '4M', '--buffers', 1))
+        # As that of another process is for a moment, before it gets its name.
+        path = f'{machine.runtime}/processes/.1-1.new'
+        with open(path, 'wb'):
+            pass
+        lying.set_phase(OUT)
+        time.sleep(1)  # several looks of the sampler
+        check(os.path.exists(path), 'it is removed')
+        os.unlink(path)
+        lying.set_phase(RUNNING)
 
 
 def test_park_without_an_answer():

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: MIT
 """Files that the worker has registered with the driver: copied to and from without the ring."""
+import ctypes
 import os
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
 import vmm
-from harness import same_for_both, wait_for
+from harness import check, equal, same_for_both, wait_for
 
+PUNCH_HOLE, KEEP_SIZE = 2, 1
+FALLOCATE = harness.LIBC.fallocate
+FALLOCATE.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 SIZE = ('--bytes', '16M', '--buffers', '4')
 
 
@@ -52,6 +57,32 @@ def test_cycles():
             wait_pinned(machine, 4)
             cycle(machine, demo)
             cycle(machine, demo, 'freeze data')
+
+
+def test_holes():
+    """Where its owner has made holes, a registration would take memory that nobody counts; blocks
+    beyond the end of the file are none of it."""
+    same_for_both('which files are registered')
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SIZE)
+        machine.must(demo.pid, 'freeze')
+        wait_pinned(machine, 4)
+        root = machine.path(demo.pid, 'snapshot', 'vram')
+        name = sorted(os.listdir(root))[0]
+        path = f'{root}/{name}'
+        size = os.stat(path).st_size
+        with open(path, 'r+b') as file:
+            # The blocks beyond the end first: there are never too few.
+            equal(FALLOCATE(file.fileno(), KEEP_SIZE, size, size), 0)
+            equal(FALLOCATE(file.fileno(), PUNCH_HOLE | KEEP_SIZE, 0, size), 0)
+        check(os.stat(path).st_blocks * 512 >= size, 'blocks')
+        wait_pinned(machine, 3)
+        equal(machine.write(demo.pid, 'thaw'), 'EIO')
+        wait_pinned(machine, 3)
+        time.sleep(1)  # several looks of the sampler
+        wait_pinned(machine, 3)
+        # Nor does the thaw read them in a way that would take memory.
+        equal(os.stat(path).st_blocks * 512, size)
 
 
 def test_frozen_ones_are_ready():

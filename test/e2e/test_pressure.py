@@ -110,6 +110,25 @@ def test_makes_room():
                 pieces.thaw()
 
 
+def test_removals_that_take_long():
+    """Those of others are waited for only briefly: then there is packed."""
+    same_for_both('reclaiming')
+    if os.geteuid():
+        raise Skip("a store with a mount of its own is root's")
+    with vmm.machine(options=',store_size=64M') as machine:
+        first = program(machine, 32 * MIB, text(1, 32 * MIB))
+        second = program(machine, 32 * MIB, text(2, 32 * MIB))
+        os.mkdir(machine.path('many'))
+        machine.must(first.pid, 'freeze')
+        for number in range(600000):
+            os.mknod(f'{machine.runtime}/store/incoming-many/snapshot/{number}')
+        os.rmdir(machine.path('many'))
+        machine.must(second.pid, 'freeze')
+        check(any(name.startswith('.gone-') for name in os.listdir(f'{machine.runtime}/store')),
+              'it has waited for all of them')
+        check(packed(machine, first), 'what is packed')
+
+
 def test_full_to_the_brim():
     """Of what cannot become less there is as much as fits: then it is refused, and all goes on."""
     same_for_both('the store')

@@ -375,6 +375,41 @@ def test_changes_that_come_back_count():
         check(at_first - store_free(machine) <= counted(machine), 'what counts')
 
 
+def test_changes_that_do_not_come_back():
+    """Without room for them the store's files are those of the freeze: no thaw takes these for all
+    that the program has had."""
+    def look(library_, sequence):
+        found.append(os.pread(files(library_)[-1], SIZE, 0))
+        library_.answer(sequence)
+
+    with machine_with_store() as machine:
+        library = lying(machine, uid=ALICE)
+        machine.must(library.pid, 'freeze')  # all zeros, which take no room
+        root = machine.path(library.pid, 'snapshot')
+
+        def fill_up():
+            with contextlib.suppress(OSError), open(f'{root}/more', 'wb', buffering=0) as file:
+                while file.write(bytes(MIB)):
+                    pass
+            return 0
+
+        equal(as_user(fill_up), 0)
+        del library.kept[:]
+        library.on[SETTLE] = fails_with(lambda: content(SIZE)[:SIZE])
+        equal(machine.write(library.pid, 'thaw'), 'EIO')
+        check('cannot be copied' in machine.error(library.pid), machine.error(library.pid))
+        found = []
+        for verb in 'thaw', 'dump':
+            library.on[FILES] = look
+            equal(machine.write(library.pid, verb), 'EIO', verb)
+            check('manifest' in machine.error(library.pid), machine.error(library.pid))
+            equal(machine.state(library.pid), 'frozen', machine.error(library.pid))
+        equal([found, os.path.exists(f'{root}/manifest')], [[], False])
+        del library.kept[:]
+        machine.must(library.pid, 'thaw unverified')
+        equal(len(found), 1)
+
+
 def test_mapped_files_in_place_of_the_metadata():
     """A user moves what he has mapped to names that a thaw which fails writes: its memory does not
     outlive it uncounted."""

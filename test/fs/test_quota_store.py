@@ -313,5 +313,77 @@ def test_timeout():
         machine.must(demo.pid, 'thaw timeout=604800')
 
 
+def test_names_that_are_gone():
+    """What the daemon has for names that the kernel knew is there until it knows none of them."""
+    need_root()
+    with user_machine(',store_size=512M') as machine:
+        machine.start()
+        make_place(machine, 'place')
+        path = machine.path('place', 'snapshot')
+
+        def make_and_remove():
+            for number in range(5000):
+                os.mkdir(f'{path}/{number}')
+            for number in range(1, 5000):
+                os.rmdir(f'{path}/{number}')
+
+        equal(by(ALICE, make_and_remove), None)
+        wait_for(lambda: 8192 * 40 < counts(machine)['store_bytes'] < MIB, 'only that to count')
+        os.rmdir(f'{path}/0')
+        os.unlink(f'{path}/file')  # of make_place()
+        wait_count(machine, 'store_bytes', 0)
+
+
+def make_many_names(machine, place, count):
+    """As the user of the place could: through the mount it takes minutes."""
+    for number in range(count):
+        os.mknod(f'{machine.runtime}/store/incoming-{place}/snapshot/{number}')
+
+
+def is_removing(machine):
+    return any(name.startswith('.gone-') for name in os.listdir(f'{machine.runtime}/store'))
+
+
+def used_bytes(machine):
+    return int(re.search(r'^store_used_bytes (\d+)', machine.read('status'), re.M).group(1))
+
+
+def test_removals_take_turns():
+    """A user's many names do not keep the memory of others."""
+    need_root()
+    with user_machine(',store_size=512M') as machine:
+        machine.start()
+        make_place(machine, 'many', ALICE)
+        make_place(machine, 'also-many', FIRST_SUBUID)
+        make_place(machine, 'bobs', BOB)
+        equal(by(BOB, lambda: fill(machine.path('bobs', 'snapshot', 'a'), 100)), 'ok')
+        make_many_names(machine, 'many', 150000)
+        make_many_names(machine, 'also-many', 150000)
+        for name in 'many', 'also-many', 'bobs':
+            os.rmdir(machine.path(name))
+        wait_for(lambda: used_bytes(machine) < 100 * MIB, "the end of Bob's place")
+        check(is_removing(machine), 'first all of those of Alice')
+        wait_for(lambda: not is_removing(machine), 'the end of the others', seconds=60)
+
+
+def test_removals_that_take_long():
+    """They keep neither the end of a daemon nor the start of the next one."""
+    need_root()
+    with user_machine(',store_size=512M') as machine:
+        machine.start()
+        make_place(machine, 'stays', ALICE)
+        make_place(machine, 'many', ALICE)
+        make_many_names(machine, 'many', 500000)
+        os.rmdir(machine.path('many'))
+        machine.stop()
+        check(is_removing(machine), 'it was all removed first')
+        equal(fill(f'{machine.runtime}/store/incoming-stays/snapshot/a', 1), 'ok')
+        machine.start()
+        # Removals get names that no daemon before has given.
+        os.rmdir(machine.path('stays'))
+        wait_for(lambda: not is_removing(machine), 'the end of all', seconds=60)
+        wait_for(lambda: not used_bytes(machine), 'no memory in use')
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=2)

@@ -109,6 +109,9 @@ static void check_record(const struct gcr_record *record, const char *name)
 	again = look();
 	CHECK(again.records == 1 && !again.unreadable);
 	CHECK(!memcmp(&again.record, record, sizeof(*record)));
+	memset(&again.record, 0, sizeof(again.record));
+	CHECK(!gcr_record_read(directory_fd, record->pid, record->start_ticks, &again.record));
+	CHECK(!memcmp(&again.record, record, sizeof(*record)));
 	CHECK(!gcr_record_remove(directory_fd, record->pid, record->start_ticks));
 	again = look();
 	CHECK(!again.records && !again.unreadable);

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include "fs/store/inodes.h"
@@ -494,6 +495,66 @@ static void test_leave(void)
 	gcr_folder_unref(TAKE_PTR(folder));
 }
 
+/* A table of very many items is small again when the kernel knows none of them any more. */
+static void test_shrink(void)
+{
+	static uint32_t items[3000];
+	char name[16];
+
+	start();
+	for (int turn = 0; turn < 2; turn++) {
+		for (size_t i = 0; i < GCR_ARRAY_SIZE(items); i++) {
+			snprintf(name, sizeof(name), "%zu", i);
+			items[i] = make_directory(GCR_FOLDER_ROOT, name);
+		}
+		CHECK(folder->items_count > GCR_ARRAY_SIZE(items));
+		for (size_t i = 0; i < GCR_ARRAY_SIZE(items); i++) {
+			CHECK(look_up(GCR_FOLDER_ROOT, name) == items[GCR_ARRAY_SIZE(items) - 1]);
+			gcr_folder_forget(folder, items[i], 1);
+		}
+		CHECK(folder->items_count > GCR_ARRAY_SIZE(items));
+		gcr_folder_forget(folder, items[GCR_ARRAY_SIZE(items) - 1], UINT64_MAX);
+		CHECK(folder->items_count == 1 && !folder->lookups);
+		for (size_t i = 0; i < GCR_ARRAY_SIZE(items); i++) {
+			snprintf(name, sizeof(name), "%zu", i);
+			CHECK(!gcr_folder_remove(folder, GCR_FOLDER_ROOT, name, true));
+		}
+		CHECK(lookup_error(GCR_FOLDER_ROOT, name) == -ENOENT);
+	}
+	gcr_folder_unref(TAKE_PTR(folder));
+}
+
+#define PART (2u << 20)
+
+static bool is_first_time(void *data)
+{
+	return !(*(int *)data)++;
+}
+
+/* Zeros are written over data; holes stay, and so does what is before and after the range. */
+static void test_zeros(void)
+{
+	static char bytes[PART];
+	int fd = memfd_create("zeros", MFD_CLOEXEC);
+	int times = 0;
+	const struct gcr_wanted once = {is_first_time, &times};
+	struct stat before, after;
+
+	CHECK(fd >= 0 && !ftruncate(fd, 4 * PART));
+	memset(bytes, 'x', sizeof(bytes));
+	CHECK(pwrite(fd, bytes, PART, PART) == PART && pwrite(fd, bytes, PART, 3 * PART) == PART);
+	CHECK(!fstat(fd, &before));
+	CHECK(gcr_store_write_zeros(fd, 0, 4 * PART, &once) == -EBUSY && times == 2);
+	CHECK(!gcr_store_write_zeros(fd, 0, 3 * PART + 5, NULL));
+	CHECK(!gcr_store_write_zeros(fd, 8 * PART, 9 * PART, NULL));
+	CHECK(!fstat(fd, &after) && after.st_blocks == before.st_blocks);
+	CHECK(after.st_size == 4 * PART && lseek(fd, 2 * PART, SEEK_DATA) == 3 * PART);
+	CHECK(pread(fd, bytes, PART, PART) == PART && !bytes[0] && !bytes[PART - 1]);
+	CHECK(pread(fd, bytes, PART, 3 * PART) == PART && !bytes[4] && bytes[5] == 'x');
+	CHECK(gcr_store_write_zeros(-1, 0, 1, NULL) == -EBADF);
+	close(fd);
+}
+
 int main(void)
 {
 	char command[128];
@@ -512,6 +573,8 @@ int main(void)
 	test_move_of_many();
 	test_closed_and_opened();
 	test_leave();
+	test_zeros();
+	test_shrink();
 	snprintf(command, sizeof(command), "rm -r %s", directory);
 	CHECK(!system(command));
 	return 0;

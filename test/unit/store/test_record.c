@@ -105,6 +105,7 @@ static void test_write(void)
 	struct seen seen;
 
 	CHECK(each().count == 0); /* no directory yet */
+	CHECK(gcr_record_remove_unfinished(directory_fd) == 0);
 	CHECK(gcr_record_remove(directory_fd, 4321, 1) == 0);
 	CHECK(gcr_record_write(directory_fd, &record) == 0);
 	seen = each();
@@ -202,14 +203,31 @@ static void test_each(void)
 
 		CHECK(gcr_record_write(directory_fd, &record) == 0);
 	}
-	/* A half-written record of an earlier daemon is removed. */
+	/* A half-written record may be one that another thread is writing. */
 	CHECK(symlinkat("/etc/passwd", directory_fd, "processes/.7-7.new") == 0);
-	CHECK(each().count == 100);
+	CHECK(each().count == 100 && each().unreadable == 0);
+	CHECK(faccessat(directory_fd, "processes/.7-7.new", F_OK, AT_SYMLINK_NOFOLLOW) == 0);
+	CHECK(gcr_record_remove_unfinished(directory_fd) == 0);
 	CHECK(unlinkat(directory_fd, "processes/.7-7.new", 0) < 0 && errno == ENOENT);
+	CHECK(each().count == 100);
 	CHECK(gcr_record_each(directory_fd, stop_it, NULL, &count) == 7 && count == 1);
 	count = 0;
 	CHECK(gcr_record_each(directory_fd, remove_it, NULL, &count) == 0 && count == 100);
 	CHECK(each().count == 0);
+}
+
+static void test_read(void)
+{
+	struct gcr_record record = sample(7), read = sample(1);
+
+	CHECK(gcr_record_read(directory_fd, 7, record.start_ticks, &read) == -ENOENT);
+	CHECK(read.pid == 1);
+	CHECK(gcr_record_write(directory_fd, &record) == 0);
+	CHECK(gcr_record_read(directory_fd, 7, record.start_ticks, &read) == 0);
+	check_same(&read, &record);
+	CHECK(gcr_record_read(directory_fd, 7, record.start_ticks + 1, &read) == -ENOENT);
+	CHECK(gcr_record_read(directory_fd, 8, 8, &read) == -ENOENT);
+	CHECK(gcr_record_remove(directory_fd, 7, record.start_ticks) == 0);
 }
 
 static char text[65536]; /* contents of the record file under test */
@@ -254,6 +272,13 @@ static void replace(const char *from, const char *to)
 }
 
 #define UUID "00112233445566778899aabbccddeeff"
+
+static int read_77(void)
+{
+	struct gcr_record record;
+
+	return gcr_record_read(directory_fd, 77, 987654321, &record);
+}
 
 static void test_distrust(void)
 {
@@ -342,6 +367,7 @@ static void test_distrust(void)
 	replace("\nboot ", "\nboot 00000000-0000-0000-0000-000000000000\nold ");
 	put("77-987654321");
 	CHECK(each().count == 0 && each().unreadable == 0);
+	CHECK(read_77() == -ENOENT);
 	/* Other names, types and modes of files. */
 	get_good();
 	put("077-987654321");
@@ -349,9 +375,11 @@ static void test_distrust(void)
 	CHECK(unlinkat(directory_fd, "processes/077-987654321", 0) == 0);
 	CHECK(fchmodat(directory_fd, "processes/77-987654321", 0666, 0) == 0);
 	CHECK(each().unreadable == 1 && each().error == EPERM);
+	CHECK(read_77() == -EPERM);
 	CHECK(renameat(directory_fd, "processes/77-987654321", directory_fd, "elsewhere") == 0);
 	CHECK(symlinkat("../elsewhere", directory_fd, "processes/77-987654321") == 0);
 	CHECK(each().unreadable == 1 && each().error == ELOOP);
+	CHECK(read_77() == -ELOOP);
 	CHECK(unlinkat(directory_fd, "processes/77-987654321", 0) == 0);
 	CHECK(mkfifoat(directory_fd, "processes/77-987654321", 0600) == 0);
 	CHECK(each().unreadable == 1);
@@ -371,6 +399,8 @@ static void test_directory(void)
 	CHECK(gcr_record_write(directory_fd, &record) == -ENOTDIR);
 	CHECK(gcr_record_remove(directory_fd, 5, 1) == -ENOTDIR);
 	CHECK(gcr_record_each(directory_fd, see, NULL, NULL) == -ENOTDIR);
+	CHECK(read_77() == -ENOTDIR);
+	CHECK(gcr_record_remove_unfinished(directory_fd) == -ENOTDIR);
 	CHECK(unlinkat(directory_fd, "processes", 0) == 0);
 }
 
@@ -382,6 +412,7 @@ int main(void)
 	test_write();
 	test_bad_fields();
 	test_each();
+	test_read();
 	test_distrust();
 	test_directory();
 	close(directory_fd);

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Zeros where a hole would free the memory of a file: whoever reads a hole through a mapping takes
+ * memory again, which nobody counts.
+ */
+#include "fs/store/folder_private.h"
+
+#include <errno.h>
+
+#include "fs/store/store.h"
+
+#define ZEROS_BYTES (64u << 10)
+
+static int write_range(int fd, uint64_t offset, uint64_t end, const struct gcr_wanted *wanted)
+{
+	static const char zeros[ZEROS_BYTES];
+
+	while (offset < end) {
+		size_t size = end - offset < ZEROS_BYTES ? (size_t)(end - offset) : ZEROS_BYTES;
+		ssize_t written;
+
+		if (wanted && !wanted->is_wanted(wanted->data))
+			return -EBUSY;
+		written = gcr_folder_write_file(fd, zeros, size, offset);
+		if (written <= 0)
+			return written < 0 ? (int)written : -EIO;
+		offset += (uint64_t)written;
+	}
+	return 0;
+}
+
+int gcr_store_write_zeros(int fd, uint64_t offset, uint64_t end, const struct gcr_wanted *wanted)
+{
+	int result = 0;
+
+	while (offset < end && !result) {
+		off_t data = lseek(fd, (off_t)offset, SEEK_DATA);
+		off_t hole;
+
+		if (data < 0)
+			return errno == ENXIO ? 0 : -errno;
+		if ((uint64_t)data >= end)
+			break;
+		hole = lseek(fd, data, SEEK_HOLE);
+		if (hole < 0) /* the file has been cut off */
+			return errno == ENXIO ? 0 : -errno;
+		offset = (uint64_t)hole < end ? (uint64_t)hole : end;
+		result = write_range(fd, (uint64_t)data, offset, wanted);
+	}
+	return result;
+}
