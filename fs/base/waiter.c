@@ -62,7 +62,7 @@ static bool gives_up(pid_t caller)
 	return (status.signals_pending & ~status.signals_blocked & wanted) != 0;
 }
 
-static bool is_answered(struct gcr_waiter *waiter)
+bool gcr_waiter_is_answered(struct gcr_waiter *waiter)
 {
 	bool answered;
 
@@ -81,7 +81,7 @@ static struct gcr_waiter *look_at(struct gcr_waiter *list)
 		struct gcr_waiter *waiter = list;
 
 		list = waiter->next;
-		if (!is_answered(waiter)) {
+		if (!gcr_waiter_is_answered(waiter)) {
 			if (!gives_up(waiter->caller)) {
 				waiter->next = keep;
 				keep = waiter;

@@ -8,6 +8,7 @@
 
 #define FUSE_USE_VERSION 314
 #include <fuse_lowlevel.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -49,5 +50,8 @@ void gcr_waiter_arm(struct gcr_waiter *waiter, const struct gcr_waited *waited);
  * Answers with 0 (success) or a positive errno. Only the first answer is sent. No lock may be held.
  */
 void gcr_waiter_answer(struct gcr_waiter *waiter, int error_number);
+
+/* Has the waiter been answered, as one that was interrupted may be at any time? */
+bool gcr_waiter_is_answered(struct gcr_waiter *waiter);
 
 #endif
