@@ -70,6 +70,24 @@ def test_more_than_the_gpu_has():
         machine.must(lying.pid, 'thaw')
 
 
+def test_more_in_use_than_the_gpu_has():
+    """What a library says that its program has imported is added to the driver's figure, in the
+    process's status and in what all can read of the GPU: up to what the GPU has, and no sum of 64
+    bits overflows."""
+    with vmm.machine() as machine:
+        lying = Library(machine)
+        own = int(machine.status(lying.pid)['vram_bytes'])
+        of_all = int(machine.gpu()['vram_processes_bytes'])
+        check(0 < own <= of_all < GPU_BYTES, f'{own}, {of_all}')
+        for imported in (2**64 - 1, 2**64 - own, 2**63, 2 * GPU_BYTES):
+            lying.claim(imported, imported)
+            equal(int(machine.status(lying.pid)['vram_bytes']), own + GPU_BYTES, hex(imported))
+            equal(int(machine.gpu()['vram_processes_bytes']), GPU_BYTES, hex(imported))
+        lying.claim(MIB, MIB)
+        equal(int(machine.status(lying.pid)['vram_bytes']), own + MIB, 'what can be')
+        equal(int(machine.gpu()['vram_processes_bytes']), of_all + MIB, 'what can be')
+
+
 def test_one_gpu_twice():
     """Memory of GPU 1, GPU 0 and GPU 1 again: its freeze would wait for the worker that it has."""
     harness.needs_cuda('the text of a UUID is all of it')
