@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A preload library that lies to the daemon about its memory."""
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -11,7 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vmm
 from harness import MIB, check, equal, wait_for
-from library import HEADER, LIST, MAGIC, RUNNING, VERSION, Library, sealed_file
+from library import GATE_CLOSE, HEADER, LIST, MAGIC, RUNNING, VERSION, Library, sealed_file
 
 HANDLES, PARK = 112, 115
 DEVICE, MANAGED = 1, 2
@@ -123,6 +124,27 @@ def test_handles_that_nobody_waits_for():
         os.unlink(path)
         lying.lose(RUNNING)
         wait_for(lambda: machine.status(lying.pid)['registered'] == 'yes', 'the library')
+
+
+def test_gate_that_never_closes():
+    """A library answers at once that its program does not come to rest, whenever it is asked: it is
+    not asked again and again without a pause."""
+    with vmm.machine() as machine:
+        lying = Library(machine)
+        seconds = 2
+
+        def refuse(library, sequence):
+            library.on[GATE_CLOSE] = refuse
+            library.answer(sequence, errno.ETIMEDOUT, 'a kernel runs')
+
+        lying.on[GATE_CLOSE] = refuse
+        equal(machine.write(lying.pid, f'freeze timeout={seconds}'), 'ETIMEDOUT')
+        equal(machine.state(lying.pid), 'running')
+        asked = lying.asked.count(GATE_CLOSE)
+        check(1 < asked <= 20 * seconds, f'asked {asked} times in {seconds} s')
+        lying.on.clear()
+        machine.must(lying.pid, 'freeze')
+        machine.must(lying.pid, 'thaw')
 
 
 def test_park_without_an_answer():
