@@ -18,8 +18,12 @@ struct gcr_waiters; /* the thread that watches interrupted waiters */
 int gcr_waiters_create(struct gcr_waiters **ret_waiters);
 void gcr_waiters_destroy(struct gcr_waiters *waiters);
 
-/* @length is the write's return value on success. The waiter takes over the request. */
-int gcr_waiter_create(struct gcr_waiters *waiters, fuse_req_t request, size_t length,
+/*
+ * @length is the write's return value on success. @owner (gcr_quota_owner()): the more interrupted
+ * writers he has waiting, the later a further signal to one of them is noticed. The waiter takes
+ * over the request. -ENOMEM.
+ */
+int gcr_waiter_create(struct gcr_waiters *waiters, fuse_req_t request, uid_t owner, size_t length,
 		      struct gcr_waiter **ret_waiter);
 struct gcr_waiter *gcr_waiter_ref(struct gcr_waiter *waiter);
 void gcr_waiter_unref(struct gcr_waiter *waiter);

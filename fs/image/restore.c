@@ -563,7 +563,10 @@ static int carry_out_verb(fuse_req_t request, struct gcr_place *place,
 		if (result < 0)
 			return result;
 	}
-	if (!nonblocking && gcr_waiter_create(place->daemon->waiters, request, length, &waiter) < 0)
+	if (!nonblocking &&
+	    gcr_waiter_create(place->daemon->waiters, request,
+			      gcr_quota_owner(place->daemon->quota, command->rights.counted),
+			      length, &waiter) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	result = command->verb == GCR_VERB_CANCEL ? cancel(place, waiter, error)
 						  : start(place, command, waiter, error);
