@@ -330,31 +330,10 @@ int gcr_recover_list(struct gcr_daemon *daemon)
 	return gcr_record_each(daemon->runtime_fd, list_one, NULL, daemon);
 }
 
-/* A process and its record. */
-struct found {
-	const struct gcr_process *process;
-	struct gcr_record record;
-};
-
-static int find_record(const struct gcr_record *record, void *data)
+static bool has_record(const struct gcr_process *process, struct gcr_record *ret_record)
 {
-	struct found *found = data;
-
-	if (record->pid != found->process->pid ||
-	    record->start_ticks != found->process->start_ticks)
-		return 0;
-	found->record = *record;
-	return 1;
-}
-
-static bool has_record(struct gcr_process *process, struct gcr_record *ret_record)
-{
-	struct found found = {.process = process};
-
-	if (gcr_record_each(process->daemon->runtime_fd, find_record, NULL, &found) != 1)
-		return false;
-	*ret_record = found.record;
-	return true;
+	return !gcr_record_read(process->daemon->runtime_fd, process->pid, process->start_ticks,
+				ret_record);
 }
 
 static void unreadable(const char *name, int error, void *data)

@@ -519,6 +519,28 @@ static int read_record(int records_fd, const char *name, struct parse *parse)
 	return strcmp(expected, name) == 0 ? 0 : -EBADMSG;
 }
 
+int gcr_record_read(int directory_fd, pid_t pid, uint64_t start_ticks,
+		    struct gcr_record *ret_record)
+{
+	_cleanup_close_ int records_fd = open_records(directory_fd, false);
+	char boot_id[BOOT_ID_BYTES], name[NAME_BYTES];
+	struct parse parse = {};
+	int r;
+
+	if (records_fd < 0)
+		return records_fd;
+	record_name(name, pid, start_ticks);
+	r = read_record(records_fd, name, &parse);
+	if (!r)
+		r = read_boot_id(boot_id);
+	if (r < 0)
+		return r;
+	if (strcmp(parse.boot_id, boot_id) != 0)
+		return -ENOENT;
+	*ret_record = parse.record;
+	return 0;
+}
+
 int gcr_record_end_exchange(int directory_fd, pid_t pid, uint64_t start_ticks)
 {
 	_cleanup_close_ int records_fd = -1;

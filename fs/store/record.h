@@ -82,11 +82,19 @@ int gcr_record_end_exchange(int directory_fd, pid_t pid, uint64_t start_ticks);
 int gcr_record_remove(int directory_fd, pid_t pid, uint64_t start_ticks);
 
 /*
+ * The record of this process, if it is of this boot; the content is not trusted. -ENOENT: there is
+ * none; -EBADMSG, -EPERM, -EFBIG: it is not as described above; and other errors of reading.
+ */
+int gcr_record_read(int directory_fd, pid_t pid, uint64_t start_ticks,
+		    struct gcr_record *ret_record);
+
+/*
  * Calls @visit with every record of this boot until it returns non-zero, and returns that, else 0
  * or -errno. The content is not trusted: a file that is no record, does not belong to the daemon or
  * contradicts its name stays where it is and is reported to @unreadable (may be NULL) with its name
  * and a positive errno. Records of an earlier boot are skipped, half-written ones are removed; so
- * the function is for the start of the daemon. @visit may write and remove records.
+ * the function is for the start of the daemon: later it would take away what other threads write.
+ * @visit may write and remove records.
  */
 int gcr_record_each(int directory_fd, int (*visit)(const struct gcr_record *record, void *data),
 		    void (*unreadable)(const char *name, int error, void *data), void *data);

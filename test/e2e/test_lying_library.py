@@ -7,12 +7,14 @@ import socket
 import struct
 import sys
 import threading
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vmm
 from harness import MIB, check, equal, wait_for
-from library import GATE_CLOSE, HEADER, LIST, MAGIC, RUNNING, VERSION, Library, sealed_file
+from library import (GATE_CLOSE, HANDED, HEADER, INCOMING, LIST, MAGIC, OUT, RUNNING, VERSION,
+                     Library, sealed_file)
 
 HANDLES, PARK = 112, 115
 DEVICE, MANAGED = 1, 2
@@ -145,6 +147,24 @@ def test_gate_that_never_closes():
         lying.on.clear()
         machine.must(lying.pid, 'freeze')
         machine.must(lying.pid, 'thaw')
+
+
+def test_out_without_a_record():
+    """A library says that its memory is out, so the daemon looks for the record that another daemon
+    would have left. It takes none away that it is itself writing for somebody else's process."""
+    with vmm.machine() as machine:
+        lying = Library(machine)
+        vmm.cycle(machine, vmm.demo(machine, '--bytes', '4M', '--buffers', 1))
+        # As it is between the two steps in which a record is written.
+        unfinished = f'{machine.runtime}/processes/.1-1.new'
+        with open(unfinished, 'wb'):
+            pass
+        for phase in (HANDED, OUT, INCOMING):
+            lying.set_phase(phase)
+            time.sleep(0.6 * harness.SLOW)  # the daemon reads the page four times a second
+            check(os.path.exists(unfinished), 'it was removed')
+        os.unlink(unfinished)
+        equal(machine.state(lying.pid), 'running')
 
 
 def test_park_without_an_answer():

@@ -212,6 +212,21 @@ static void test_each(void)
 	CHECK(each().count == 0);
 }
 
+/* One record is read while others, and this one, are being written. */
+static void test_read(void)
+{
+	struct gcr_record record = sample(4321), found;
+
+	CHECK(gcr_record_read(directory_fd, 4321, record.start_ticks, &found) == -ENOENT);
+	CHECK(gcr_record_write(directory_fd, &record) == 0);
+	CHECK(symlinkat("/etc/passwd", directory_fd, "processes/.7-7.new") == 0);
+	CHECK(gcr_record_read(directory_fd, 4321, record.start_ticks, &found) == 0);
+	check_same(&record, &found);
+	CHECK(gcr_record_read(directory_fd, 4321, record.start_ticks + 1, &found) == -ENOENT);
+	CHECK(unlinkat(directory_fd, "processes/.7-7.new", 0) == 0);
+	CHECK(gcr_record_remove(directory_fd, 4321, record.start_ticks) == 0);
+}
+
 static char text[65536]; /* contents of the record file under test */
 
 static void put(const char *name)
@@ -382,6 +397,7 @@ int main(void)
 	test_write();
 	test_bad_fields();
 	test_each();
+	test_read();
 	test_distrust();
 	test_directory();
 	close(directory_fd);
