@@ -6,7 +6,7 @@
 
 #define ALICE 4001
 #define BOB   4002
-#define LOGS  100
+#define LOGS  40
 
 static size_t size_of(struct gcr_event_log *log)
 {
@@ -17,14 +17,14 @@ static size_t size_of(struct gcr_event_log *log)
 	return bytes;
 }
 
-/* Puts twice as much into the log as it can have; the last line has to be in it. */
+/* Puts more into the log than it can have; the last line has to be in it. */
 static void fill(struct gcr_event_log *log)
 {
 	static char text[GCR_EVENT_LOG_BYTES_MAX + 1];
 	struct gcr_event_reader *reader;
 	size_t size;
 
-	for (int i = 0; i < 2 * GCR_EVENT_LOG_BYTES_MAX / 900; i++)
+	for (int i = 0; i < GCR_EVENT_LOG_BYTES_MAX / 800; i++)
 		gcr_event_log_put(log, "%0900d", i);
 	gcr_event_log_put(log, "the last one");
 	CHECK(!gcr_event_reader_create(log, &reader));
