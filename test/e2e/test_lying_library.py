@@ -167,6 +167,36 @@ def test_out_without_a_record():
         equal(machine.state(lying.pid), 'running')
 
 
+def test_messages_without_end():
+    """Instead of an answer a library sends other messages, as many as it can: the daemon does not
+    take them as fast, whether they belong to the request or to an earlier one."""
+    for early in range(2):
+        with vmm.machine() as machine:
+            lying = Library(machine)
+            is_enough = threading.Event()
+            sent = []
+
+            def flood(library, sequence):
+                body = HEADER.pack(MAGIC, VERSION, HANDLES, sequence - early, 8)
+                while not is_enough.is_set():
+                    library.link.send(body + struct.pack('=II', 0, 0))
+                    sent.append(1)
+                library.answer(sequence, errno.EIO)
+
+            lying.on[GATE_CLOSE] = flood
+            writer = machine.writer(lying.pid, 'freeze timeout=1')
+            wait_for(lambda: sent, 'the request')
+            time.sleep(2)
+            count = len(sent)
+            check(1024 < count < 8000, f'{count} messages in 2 s')
+            is_enough.set()
+            check(writer.result() in ('EIO', 'ETIMEDOUT'), machine.error(lying.pid))
+            wait_for(lambda: machine.status(lying.pid)['verb'] == '-', 'the end of the verb')
+            equal(machine.state(lying.pid), 'running')
+            machine.must(lying.pid, 'freeze')
+            machine.must(lying.pid, 'thaw')
+
+
 def test_park_without_an_answer():
     """Instead of the answer come other messages, without end: the verb ends nevertheless, and so
     does that on another process beside it."""
