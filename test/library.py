@@ -37,7 +37,9 @@ MAGIC, VERSION, PAGE_MAGIC = 0x46524347, 1, 0x50524347
 PAGE_BYTES = 312 + 8192 * 64
 PAGE_PHASE = 8
 PAGE_FLAGS = 12
+PAGE_DEVICE_BYTES = 24
 PAGE_SLOTS_COUNT = 52
+PAGE_IMPORTED_BYTES = 264
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 PAGE_VMM = 5 if vendor.HIP else 1  # with whose it is
 
@@ -115,6 +117,11 @@ class Library:
 
     def set_flags(self, flags):
         struct.pack_into('=I', self.memory, PAGE_FLAGS, flags)
+
+    def claim(self, device_bytes, imported_bytes):
+        """Memory of which the daemon has only the library's word."""
+        struct.pack_into('=Q', self.memory, PAGE_DEVICE_BYTES, device_bytes)
+        struct.pack_into('=Q', self.memory, PAGE_IMPORTED_BYTES, imported_bytes)
 
     def use_all_slots(self):
         struct.pack_into('=I', self.memory, PAGE_SLOTS_COUNT, 8192)

@@ -279,6 +279,8 @@ class Machine:
         """SIGSTOP, but not while it holds the mutex that all users of the simulator share, or the
         lock on the file that has it (see backend/sim/shared.c): nobody stops in a lock of the real
         driver, which is the kernel's."""
+        state_path = os.path.join(self.simulator, vendor.STATE)
+
         def is_stopped():
             with contextlib.suppress(OSError):
                 return all(read_file(f'/proc/{pid}/task/{task}/stat').rpartition(')')[2].split()[0]
@@ -286,12 +288,12 @@ class Machine:
             return True
 
         def holds_lock():
-            with open(f'{self.simulator}/state', 'rb') as state:
+            with open(state_path, 'rb') as state:
                 word = int.from_bytes(state.read(12)[8:], sys.byteorder)  # of a robust mutex: FUTEX_TID_MASK
             if os.path.exists(f'/proc/{pid}/task/{word & 0x3fffffff}'):
                 return True
             # 1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF
-            inode = os.stat(f'{self.simulator}/state.lock').st_ino
+            inode = os.stat(f'{state_path}.lock').st_ino
             return any(fields[1] == 'FLOCK' and fields[4] == str(pid) and
                        fields[5].endswith(f':{inode}')
                        for fields in map(str.split, read_file('/proc/locks').splitlines()))

@@ -19,6 +19,8 @@ DEMO = [f'{BUILD}/tools/gpucr-demo', *MODE]
 ENGINES = {'cuda': 'vmm', 'hip': 'hip'}
 ENGINE = ENGINES[NAME]
 LIBRARIES = f'{BUILD}/backend/sim'
+# The file in the simulator's directory that all users of its GPUs share.
+STATE = 'hip/state' if HIP else 'state'
 VISIBLE = 'HIP_VISIBLE_DEVICES' if HIP else 'CUDA_VISIBLE_DEVICES'
 # What makes gpucr-demo use managed memory, which no engine takes on AMD.
 MANAGED = [] if HIP else ['--managed', 2]

@@ -207,19 +207,19 @@ static int start_keeper(size_t first, int *ret_fd, struct gcr_error *error)
 static int freeze(size_t first, struct gcr_error *error)
 {
 	char verb[32 + SUBJECTS_MAX * SUBJECT_BYTES] = "freeze park";
-	char directory[16] = "";
 	size_t length = strlen(verb);
 
-	if (first + 1 == dump.count) {
-		snprintf(directory, sizeof(directory), "%d", (int)dump.subjects[first].pid);
-	} else {
-		for (size_t i = first; i < dump.count; i++)
-			length += (size_t)snprintf(verb + length, sizeof(verb) - length, " %d",
-						   (int)dump.subjects[i].pid);
-	}
+	if (first + 1 == dump.count)
+		return gcr_mount_write_to(
+			dump.mount,
+			&(struct gcr_kept){dump.subjects[first].pid, dump.subjects[first].pidfd},
+			"freeze park\n", error);
+	for (size_t i = first; i < dump.count; i++)
+		length += (size_t)snprintf(verb + length, sizeof(verb) - length, " %d",
+					   (int)dump.subjects[i].pid);
 	verb[length++] = '\n';
 	verb[length] = '\0';
-	return gcr_mount_write(dump.mount, directory, verb, 0, error);
+	return gcr_mount_write(dump.mount, "", verb, 0, error);
 }
 
 /* Freezes the subjects from @first on: all or none. */

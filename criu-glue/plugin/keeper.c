@@ -59,12 +59,10 @@ static bool is_traced(pid_t pid)
  */
 static int thaw(const char *mount, const struct gcr_kept *kept, struct gcr_error *error)
 {
-	char directory[16];
 	int r;
 
-	snprintf(directory, sizeof(directory), "%d", (int)kept->pid);
 	for (int waited_ms = 0;; waited_ms += SETTLE_MS) {
-		r = gcr_mount_write(mount, directory, "thaw\n", 0, error);
+		r = gcr_mount_write_to(mount, kept, "thaw\n", error);
 		if (r != -EBUSY || waited_ms >= BUSY_MS || becomes_readable(kept->pidfd, SETTLE_MS))
 			return r;
 	}

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,8 +184,16 @@ static void fetch_words(const char *mount, const char *directory, off_t events_b
 			return;
 }
 
-int gcr_mount_write(const char *mount, const char *directory, const char *verb, int flags,
-		    struct gcr_error *error)
+static bool has_ended(int pidfd)
+{
+	struct pollfd end = {.fd = pidfd, .events = POLLIN};
+
+	return poll(&end, 1, 0) != 0;
+}
+
+/* @pidfd: of the process of @directory, -1: it may be any. */
+static int write_verb(const char *mount, const char *directory, int pidfd, const char *verb,
+		      int flags, struct gcr_error *error)
 {
 	_cleanup_free_ char *path = NULL;
 	_cleanup_free_ char *events = NULL;
@@ -203,6 +212,10 @@ int gcr_mount_write(const char *mount, const char *directory, const char *verb, 
 	fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | flags);
 	if (fd < 0)
 		return gcr_error_set(error, errno, "%s: %s", path, strerror(errno));
+	/* An open ctl stays that of one process: it is the right one, which has the pid even now.
+	 */
+	if (pidfd >= 0 && has_ended(pidfd))
+		return gcr_error_set(error, ESRCH, "process %s has ended", directory);
 	written = write(fd, verb, length);
 	if (written == (ssize_t)length)
 		return 0;
@@ -211,4 +224,19 @@ int gcr_mount_write(const char *mount, const char *directory, const char *verb, 
 	number = errno;
 	fetch_words(mount, directory, events_bytes < 0 ? 0 : events_bytes, verb, number, error);
 	return -number;
+}
+
+int gcr_mount_write(const char *mount, const char *directory, const char *verb, int flags,
+		    struct gcr_error *error)
+{
+	return write_verb(mount, directory, -1, verb, flags, error);
+}
+
+int gcr_mount_write_to(const char *mount, const struct gcr_kept *process, const char *verb,
+		       struct gcr_error *error)
+{
+	char directory[16];
+
+	snprintf(directory, sizeof(directory), "%d", (int)process->pid);
+	return write_verb(mount, directory, process->pidfd, verb, 0, error);
 }

@@ -66,6 +66,19 @@ int gcr_mount_look(const char *mount, pid_t pid, struct gcr_mount_look *ret_look
 int gcr_mount_write(const char *mount, const char *directory, const char *verb, int flags,
 		    struct gcr_error *error);
 
+/* A process, whose pid is its own as long as the pidfd has not become readable. */
+struct gcr_kept {
+	pid_t pid;
+	int pidfd;
+};
+
+/*
+ * Writes a verb to the ctl of exactly this process, and waits for its end. -ESRCH: the process has
+ * ended; then nothing is written to the ctl of another one that has its pid now.
+ */
+int gcr_mount_write_to(const char *mount, const struct gcr_kept *process, const char *verb,
+		       struct gcr_error *error);
+
 /*
  * Finds the end of a verb in lines of `events` (which begin with a time, an id and a generation).
  * 1: found, *ret_result is 0 or -errno, with the daemon's message; 0: not found.
@@ -105,11 +118,6 @@ int gcr_images_each(int images_fd, int (*visit)(long number, void *data), void *
 int gcr_own_pid(pid_t pid, pid_t *ret_own_pid, struct gcr_error *error);
 
 /* keeper.c */
-
-struct gcr_kept {
-	pid_t pid;
-	int pidfd;
-};
 
 /*
  * Starts a process that outlives CRIU and finally thaws the programs that are not killed: plugins

@@ -40,6 +40,11 @@ void gcr_cancellation_hold(struct gcr_cancellation *cancellation)
 	atomic_fetch_add(&cancellation->pending, 1);
 }
 
+bool gcr_cancellation_is_given_up(const struct gcr_cancellation *cancellation)
+{
+	return gcr_waiter_is_answered(cancellation->waiter);
+}
+
 void gcr_cancellation_end(struct gcr_cancellation *cancellation, int error_number)
 {
 	int none = 0;

@@ -3,6 +3,8 @@
 #ifndef GCR_FS_BASE_CANCELLATION_H
 #define GCR_FS_BASE_CANCELLATION_H
 
+#include <stdbool.h>
+
 struct gcr_waiter;
 struct gcr_cancellation; /* freed when the last of these verbs has ended */
 
@@ -21,5 +23,10 @@ void gcr_cancellation_hold(struct gcr_cancellation *cancellation);
  * verb could not be rolled back). The last call answers the waiter. No lock may be held.
  */
 void gcr_cancellation_end(struct gcr_cancellation *cancellation, int error_number);
+/*
+ * Has the writer been interrupted? Then nobody waits for the verbs, and gcr_cancellation_end() may
+ * be called with a lock held.
+ */
+bool gcr_cancellation_is_given_up(const struct gcr_cancellation *cancellation);
 
 #endif

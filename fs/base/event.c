@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Event logs in memory, and their pollers. `lock` guards all fields of a log and of its readers;
- * poll notifications are sent after it is released.
+ * poll notifications are sent after it is released. totals.lock is a leaf.
  */
 #include "fs/base/event.h"
 
@@ -14,6 +14,7 @@
 
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 #include "lib/printable.h"
 
 #define LINE_BYTES_MAX 1024
@@ -29,6 +30,8 @@ struct gcr_event_log {
 	char *bytes;
 	size_t size;
 	size_t capacity;
+	uid_t owner;	    /* 0: counts for nobody */
+	size_t charged;	    /* the part of the capacity that counts for the owner */
 	struct line *lines; /* the lines that make up `bytes` */
 	size_t lines_count;
 	size_t lines_capacity;
@@ -45,7 +48,67 @@ struct gcr_event_reader {
 	struct gcr_event_reader *next;
 };
 
+/* What the logs of each user have together. */
+static struct {
+	pthread_mutex_t lock;
+	struct total {
+		uid_t owner;
+		size_t bytes;
+	} * list;
+	size_t count;
+} totals = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* The user's total, which is made if it is missing; NULL: no memory. Lock: totals. */
+static struct total *find_total_locked(uid_t owner)
+{
+	struct total *list = totals.list;
+
+	for (size_t i = 0; i < totals.count; i++)
+		if (list[i].owner == owner)
+			return &list[i];
+	list = reallocarray(list, totals.count + 1, sizeof(*list));
+	if (!list)
+		return NULL;
+	totals.list = list;
+	list[totals.count] = (struct total){.owner = owner};
+	return &list[totals.count++];
+}
+
+/* May the log have this capacity? If so, it counts for the owner. */
+static bool charge(struct gcr_event_log *log, size_t capacity)
+{
+	struct total *total;
+
+	if (!log->owner || capacity <= GCR_EVENT_LOG_BYTES_ALWAYS)
+		return true;
+	GCR_LOCK_SCOPE(&totals.lock);
+	total = find_total_locked(log->owner);
+	if (!total || total->bytes + capacity - log->charged > GCR_EVENT_OWNER_BYTES_MAX)
+		return false;
+	total->bytes += capacity - log->charged;
+	log->charged = capacity;
+	return true;
+}
+
+static void release_charge(const struct gcr_event_log *log)
+{
+	struct total *total;
+
+	if (!log->charged)
+		return;
+	GCR_LOCK_SCOPE(&totals.lock);
+	total = find_total_locked(log->owner);
+	total->bytes -= log->charged;
+	if (!total->bytes)
+		*total = totals.list[--totals.count];
+}
+
 int gcr_event_log_create(struct gcr_event_log **ret_log)
+{
+	return gcr_event_log_create_of(0, ret_log);
+}
+
+int gcr_event_log_create_of(uid_t owner, struct gcr_event_log **ret_log)
 {
 	struct gcr_event_log *log = calloc(1, sizeof(*log));
 
@@ -53,6 +116,7 @@ int gcr_event_log_create(struct gcr_event_log **ret_log)
 		return -ENOMEM;
 	atomic_init(&log->references, 1);
 	pthread_mutex_init(&log->lock, NULL);
+	log->owner = owner;
 	log->mtime_usec = gcr_clock_real_usec();
 	*ret_log = log;
 	return 0;
@@ -68,6 +132,7 @@ void gcr_event_log_unref(struct gcr_event_log *log)
 {
 	if (!log || atomic_fetch_sub(&log->references, 1) != 1)
 		return;
+	release_charge(log);
 	pthread_mutex_destroy(&log->lock);
 	free(log->bytes);
 	free(log->lines);
@@ -174,13 +239,24 @@ static void rotate(struct gcr_event_log *log)
 		reader->read_end = reader->read_end > from ? reader->read_end - cut : 0;
 }
 
-static int reserve(struct gcr_event_log *log, size_t more)
+/* The capacity that the log needs for @more bytes. */
+static size_t capacity_for(const struct gcr_event_log *log, size_t more)
 {
 	size_t capacity = log->capacity ? log->capacity : 1024;
+
+	while (capacity < log->size + more)
+		capacity *= 2;
+	return capacity;
+}
+
+static int reserve(struct gcr_event_log *log, size_t more)
+{
+	size_t capacity;
 	char *bytes;
 
-	if (log->size + more > GCR_EVENT_LOG_BYTES_MAX)
+	if (log->size + more > GCR_EVENT_LOG_BYTES_MAX || !charge(log, capacity_for(log, more)))
 		rotate(log);
+	capacity = capacity_for(log, more);
 	if (log->lines_count == log->lines_capacity) {
 		size_t lines_capacity = log->lines_capacity ? 2 * log->lines_capacity : 16;
 		struct line *lines = reallocarray(log->lines, lines_capacity, sizeof(*lines));
@@ -190,8 +266,6 @@ static int reserve(struct gcr_event_log *log, size_t more)
 		log->lines = lines;
 		log->lines_capacity = lines_capacity;
 	}
-	while (capacity < log->size + more)
-		capacity *= 2;
 	if (capacity == log->capacity)
 		return 0;
 	bytes = realloc(log->bytes, capacity);

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 /*
  * Size limit. A log that would exceed the limit drops lines of its older half: those of the users
@@ -19,10 +20,19 @@
  */
 #define GCR_EVENT_LOG_BYTES_MAX (1024 * 1024)
 
+/*
+ * Size limit of all logs of one user together; each of them may have some KiB in any case. A log
+ * that would exceed it drops lines in the same way.
+ */
+#define GCR_EVENT_OWNER_BYTES_MAX  (32 * 1024 * 1024)
+#define GCR_EVENT_LOG_BYTES_ALWAYS (4 * 1024)
+
 struct gcr_event_log;	 /* reference-counted */
 struct gcr_event_reader; /* one open file: its read position and its poller */
 
 int gcr_event_log_create(struct gcr_event_log **ret_log);
+/* The same for a log of this user (gcr_quota_owner()), for whom it counts unless that is root. */
+int gcr_event_log_create_of(uid_t owner, struct gcr_event_log **ret_log);
 struct gcr_event_log *gcr_event_log_ref(struct gcr_event_log *log);
 void gcr_event_log_unref(struct gcr_event_log *log);
 

@@ -2,8 +2,9 @@
 /*
  * Deferred replies to writers, and a thread that checks the writers whose requests FUSE reports as
  * interrupted. FUSE does not report the signal, and reports only once, so the thread polls the
- * writer's pending signals until the request is answered. waiter->lock orders answering against
- * arming; waiters->lock is a leaf, also taken by libfuse's interrupt callback.
+ * writer's pending signals until the request is answered: of many writers of one owner each the
+ * less often, as a look takes about 20 microseconds. waiter->lock orders answering against arming;
+ * waiters->lock is a leaf, also taken by libfuse's interrupt callback.
  */
 #include "fs/base/waiter.h"
 
@@ -17,7 +18,9 @@
 #include "lib/clock.h"
 #include "lib/procfs.h"
 
-#define LOOK_USEC (50 * GCR_USEC_PER_MSEC)
+#define LOOK_USEC      (50 * GCR_USEC_PER_MSEC)
+/* The looks at waiters of one owner in that time, about. */
+#define LOOKS_OF_OWNER 25
 
 struct gcr_waiter {
 	atomic_int references;
@@ -26,23 +29,35 @@ struct gcr_waiter {
 	size_t length;
 	void (*done)(void *data, int error_number);
 	void *data;
+	uid_t owner;
 	pid_t caller; /* thread id; 0 if it is in a pid namespace that we cannot see */
 	struct gcr_waited waited;
 
 	pthread_mutex_t lock;
 	bool answered;
 
-	/* Guarded by waiters->lock. */
-	bool watched;
-	struct gcr_waiter *next;
+	bool watched;		 /* guarded by waiters->lock */
+	struct gcr_waiter *next; /* of the list that it is in, guarded as the list is */
+	int64_t look_usec;	 /* monotonic: when the thread looks at it again */
+};
+
+struct owner {
+	uid_t uid;
+	size_t watched;
 };
 
 struct gcr_waiters {
 	pthread_t thread;
-	pthread_mutex_t lock;
+
+	pthread_mutex_t lock; /* guards the following fields */
 	pthread_cond_t changed;
 	bool stopping;
-	struct gcr_waiter *watched; /* list; holds a reference to each */
+	struct gcr_waiter *interrupted; /* not looked at yet; holds a reference to each */
+
+	/* Used by the thread only. */
+	struct gcr_waiter *watched; /* likewise */
+	struct owner *owners;	    /* of those that are watched */
+	size_t owners_count;
 };
 
 static uint64_t signal_bit(int signal_number)
@@ -62,7 +77,7 @@ static bool gives_up(pid_t caller)
 	return (status.signals_pending & ~status.signals_blocked & wanted) != 0;
 }
 
-static bool is_answered(struct gcr_waiter *waiter)
+bool gcr_waiter_is_answered(struct gcr_waiter *waiter)
 {
 	bool answered;
 
@@ -72,61 +87,128 @@ static bool is_answered(struct gcr_waiter *waiter)
 	return answered;
 }
 
-/* Checks each waiter of @list once; returns those that need further checks. */
-static struct gcr_waiter *look_at(struct gcr_waiter *list)
+/* If the writer has given up, abandons what it waits for, and returns true. */
+static bool abandons(struct gcr_waiter *waiter)
 {
-	struct gcr_waiter *keep = NULL;
+	if (!gives_up(waiter->caller))
+		return false;
+	if (waiter->waited.object)
+		waiter->waited.abandon(waiter->waited.object, waiter);
+	else
+		gcr_waiter_answer(waiter, EINTR);
+	return true;
+}
 
+/* The entry of an owner, which is made if it is missing; NULL: no memory. */
+static struct owner *find_owner(struct gcr_waiters *waiters, uid_t uid)
+{
+	struct owner *owners = waiters->owners;
+
+	for (size_t i = 0; i < waiters->owners_count; i++)
+		if (owners[i].uid == uid)
+			return &owners[i];
+	owners = reallocarray(owners, waiters->owners_count + 1, sizeof(*owners));
+	if (!owners)
+		return NULL;
+	waiters->owners = owners;
+	owners[waiters->owners_count] = (struct owner){.uid = uid};
+	return &owners[waiters->owners_count++];
+}
+
+static void begin_watching(struct gcr_waiters *waiters, struct gcr_waiter *waiter)
+{
+	struct owner *owner = find_owner(waiters, waiter->owner);
+
+	if (owner)
+		owner->watched++;
+	waiter->next = waiters->watched;
+	waiters->watched = waiter;
+}
+
+/* Takes the waiter that *link points to out of the list of those that are watched. */
+static void end_watching(struct gcr_waiters *waiters, struct gcr_waiter **link)
+{
+	struct gcr_waiter *waiter = *link;
+	struct owner *owner = find_owner(waiters, waiter->owner);
+
+	if (owner && owner->watched)
+		owner->watched--;
+	if (owner && !owner->watched)
+		*owner = waiters->owners[--waiters->owners_count];
+	*link = waiter->next;
+	gcr_waiter_unref(waiter);
+}
+
+static void look_later(struct gcr_waiters *waiters, struct gcr_waiter *waiter)
+{
+	const struct owner *owner = find_owner(waiters, waiter->owner);
+	size_t rounds = 1 + (owner ? owner->watched / LOOKS_OF_OWNER : 0);
+
+	waiter->look_usec = gcr_clock_usec() + (int64_t)rounds * LOOK_USEC;
+}
+
+/* Looks at waiters that have just been interrupted. */
+static void look_at_interrupted(struct gcr_waiters *waiters, struct gcr_waiter *list)
+{
 	while (list) {
 		struct gcr_waiter *waiter = list;
 
 		list = waiter->next;
-		if (!is_answered(waiter)) {
-			if (!gives_up(waiter->caller)) {
-				waiter->next = keep;
-				keep = waiter;
-				continue;
-			}
-			if (waiter->waited.object)
-				waiter->waited.abandon(waiter->waited.object, waiter);
-			else
-				gcr_waiter_answer(waiter, EINTR);
+		if (gcr_waiter_is_answered(waiter) || abandons(waiter)) {
+			gcr_waiter_unref(waiter);
+		} else {
+			begin_watching(waiters, waiter);
+			look_later(waiters, waiter);
 		}
-		gcr_waiter_unref(waiter);
 	}
-	return keep;
+}
+
+/* Looks at those whose time it is; those that have been answered are not watched any more. */
+static void look_at_watched(struct gcr_waiters *waiters)
+{
+	struct gcr_waiter **link = &waiters->watched;
+	int64_t now_usec = gcr_clock_usec();
+
+	while (*link) {
+		struct gcr_waiter *waiter = *link;
+		bool is_due = now_usec >= waiter->look_usec;
+
+		if (gcr_waiter_is_answered(waiter) || (is_due && abandons(waiter))) {
+			end_watching(waiters, link);
+			continue;
+		}
+		if (is_due)
+			look_later(waiters, waiter);
+		link = &waiter->next;
+	}
 }
 
 static void *watch(void *data)
 {
 	struct gcr_waiters *waiters = data;
+	int64_t look_usec = 0;
 
 	pthread_mutex_lock(&waiters->lock);
 	while (!waiters->stopping) {
-		struct gcr_waiter *list = TAKE_PTR(waiters->watched);
+		struct gcr_waiter *list = TAKE_PTR(waiters->interrupted);
+		struct timespec until;
 
-		if (!list) {
+		if (!list && !waiters->watched) {
 			pthread_cond_wait(&waiters->changed, &waiters->lock);
 			continue;
 		}
 		pthread_mutex_unlock(&waiters->lock);
-		list = look_at(list);
-		pthread_mutex_lock(&waiters->lock);
-		while (list) {
-			struct gcr_waiter *waiter = list;
-
-			list = waiter->next;
-			waiter->next = waiters->watched;
-			waiters->watched = waiter;
+		look_at_interrupted(waiters, list);
+		if (gcr_clock_usec() >= look_usec) {
+			look_at_watched(waiters);
+			look_usec = gcr_clock_usec() + LOOK_USEC;
 		}
-		if (waiters->watched && !waiters->stopping) {
-			int64_t until_usec = gcr_clock_usec() + LOOK_USEC;
-			struct timespec until = {until_usec / GCR_USEC_PER_SEC,
-						 until_usec % GCR_USEC_PER_SEC * 1000};
-
+		pthread_mutex_lock(&waiters->lock);
+		until = (struct timespec){look_usec / GCR_USEC_PER_SEC,
+					  look_usec % GCR_USEC_PER_SEC * 1000};
+		if (waiters->watched && !waiters->interrupted && !waiters->stopping)
 			pthread_cond_clockwait(&waiters->changed, &waiters->lock, CLOCK_MONOTONIC,
 					       &until);
-		}
 	}
 	pthread_mutex_unlock(&waiters->lock);
 	return NULL;
@@ -150,6 +232,16 @@ int gcr_waiters_create(struct gcr_waiters **ret_waiters)
 	return 0;
 }
 
+static void unref_all(struct gcr_waiter *list)
+{
+	while (list) {
+		struct gcr_waiter *waiter = list;
+
+		list = waiter->next;
+		gcr_waiter_unref(waiter);
+	}
+}
+
 void gcr_waiters_destroy(struct gcr_waiters *waiters)
 {
 	if (!waiters)
@@ -159,18 +251,15 @@ void gcr_waiters_destroy(struct gcr_waiters *waiters)
 	pthread_cond_signal(&waiters->changed);
 	pthread_mutex_unlock(&waiters->lock);
 	pthread_join(waiters->thread, NULL);
-	while (waiters->watched) {
-		struct gcr_waiter *waiter = waiters->watched;
-
-		waiters->watched = waiter->next;
-		gcr_waiter_unref(waiter);
-	}
+	unref_all(waiters->interrupted);
+	unref_all(waiters->watched);
+	free(waiters->owners);
 	pthread_cond_destroy(&waiters->changed);
 	pthread_mutex_destroy(&waiters->lock);
 	free(waiters);
 }
 
-int gcr_waiter_create(struct gcr_waiters *waiters, fuse_req_t request, size_t length,
+int gcr_waiter_create(struct gcr_waiters *waiters, fuse_req_t request, uid_t owner, size_t length,
 		      struct gcr_waiter **ret_waiter)
 {
 	struct gcr_waiter *waiter = calloc(1, sizeof(*waiter));
@@ -181,6 +270,7 @@ int gcr_waiter_create(struct gcr_waiters *waiters, fuse_req_t request, size_t le
 	waiter->waiters = waiters;
 	waiter->request = request;
 	waiter->length = length;
+	waiter->owner = owner;
 	waiter->caller = fuse_req_ctx(request)->pid;
 	pthread_mutex_init(&waiter->lock, NULL);
 	*ret_waiter = waiter;
@@ -227,8 +317,8 @@ static void interrupted(fuse_req_t request, void *data)
 	pthread_mutex_lock(&waiters->lock);
 	if (!waiter->watched) {
 		waiter->watched = true;
-		waiter->next = waiters->watched;
-		waiters->watched = gcr_waiter_ref(waiter);
+		waiter->next = waiters->interrupted;
+		waiters->interrupted = gcr_waiter_ref(waiter);
 		pthread_cond_signal(&waiters->changed);
 	}
 	pthread_mutex_unlock(&waiters->lock);

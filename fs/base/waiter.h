@@ -8,6 +8,7 @@
 
 #define FUSE_USE_VERSION 314
 #include <fuse_lowlevel.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -17,8 +18,12 @@ struct gcr_waiters; /* the thread that watches interrupted waiters */
 int gcr_waiters_create(struct gcr_waiters **ret_waiters);
 void gcr_waiters_destroy(struct gcr_waiters *waiters);
 
-/* @length is the write's return value on success. The waiter takes over the request. */
-int gcr_waiter_create(struct gcr_waiters *waiters, fuse_req_t request, size_t length,
+/*
+ * @length is the write's return value on success. @owner (gcr_quota_owner()): the more interrupted
+ * writers he has waiting, the later a further signal to one of them is noticed. The waiter takes
+ * over the request. -ENOMEM.
+ */
+int gcr_waiter_create(struct gcr_waiters *waiters, fuse_req_t request, uid_t owner, size_t length,
 		      struct gcr_waiter **ret_waiter);
 struct gcr_waiter *gcr_waiter_ref(struct gcr_waiter *waiter);
 void gcr_waiter_unref(struct gcr_waiter *waiter);
@@ -49,5 +54,8 @@ void gcr_waiter_arm(struct gcr_waiter *waiter, const struct gcr_waited *waited);
  * Answers with 0 (success) or a positive errno. Only the first answer is sent. No lock may be held.
  */
 void gcr_waiter_answer(struct gcr_waiter *waiter, int error_number);
+
+/* Has the waiter been answered, as one that was interrupted may be at any time? */
+bool gcr_waiter_is_answered(struct gcr_waiter *waiter);
 
 #endif

@@ -71,6 +71,15 @@ static void keep_no_one(struct gcr_vmm *vmm)
 	gcr_drive_check_answer(&vmm->drive);
 }
 
+/* Pauses before something is tried again that the program may never let succeed. */
+static void pause_for_retry(struct gcr_vmm *vmm)
+{
+	gcr_drive_begin_wait(&vmm->drive);
+	keep_no_one(vmm);
+	gcr_drive_pause(&vmm->drive, GCR_DRIVE_RETRY_MSEC);
+	gcr_drive_end_wait(&vmm->drive);
+}
+
 /*
  * Is a read of the program's memory, which the program or a busy machine has delayed, to be
  * repeated?
@@ -79,10 +88,7 @@ static bool looks_again(struct gcr_vmm *vmm, int result, int64_t until_usec)
 {
 	if (!gcr_proc_is_silent(result) || gcr_clock_usec() >= until_usec)
 		return false;
-	gcr_drive_begin_wait(&vmm->drive);
-	keep_no_one(vmm);
-	gcr_drive_pause(&vmm->drive, GCR_DRIVE_RETRY_MSEC);
-	gcr_drive_end_wait(&vmm->drive);
+	pause_for_retry(vmm);
 	return true;
 }
 
@@ -346,10 +352,7 @@ int gcr_vmm_request_until_answered(struct gcr_vmm *vmm, uint16_t type, struct gc
 		/* Nothing in the program can prevent its gate from opening. */
 		if (type != GCR_MESSAGE_GATE_OPEN && result != -ENOTCONN && result != -EBUSY)
 			return result;
-		gcr_drive_begin_wait(&vmm->drive);
-		keep_no_one(vmm);
-		gcr_drive_pause(&vmm->drive, GCR_DRIVE_RETRY_MSEC);
-		gcr_drive_end_wait(&vmm->drive);
+		pause_for_retry(vmm);
 	}
 	return 0;
 }
@@ -389,13 +392,13 @@ static int close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
 	struct gcr_error reason = {0};
 
 	for (;;) {
+		int64_t asked_usec = gcr_clock_usec();
 		int64_t left_msec;
 		int result;
 
 		if (gcr_task_stopped(drive->task))
 			return give_up_gate(vmm, &reason, error);
-		left_msec = (gcr_task_deadline_usec(drive->task) - gcr_clock_usec()) /
-			    GCR_USEC_PER_MSEC;
+		left_msec = (gcr_task_deadline_usec(drive->task) - asked_usec) / GCR_USEC_PER_MSEC;
 		if (left_msec < request.timeout_ms)
 			request.timeout_ms = left_msec > 10 ? (uint32_t)left_msec : 10;
 		result = ask_with(vmm, GCR_MESSAGE_GATE_CLOSE, &request, sizeof(request), NULL, 0,
@@ -405,6 +408,9 @@ static int close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
 				*error = reason;
 			return result;
 		}
+		/* A library that has not tried for that long could answer so without end. */
+		if (gcr_clock_usec() < asked_usec + request.timeout_ms * GCR_USEC_PER_MSEC)
+			pause_for_retry(vmm);
 		if (request.timeout_ms < GATE_MOST_MSEC)
 			request.timeout_ms *= 2;
 	}

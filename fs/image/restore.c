@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fs/base/cancellation.h"
 #include "fs/base/counters.h"
 #include "fs/base/event.h"
 #include "fs/base/log.h"
@@ -25,12 +26,6 @@
 #include "lib/clock.h"
 
 #define DEADLINE_USEC (600 * GCR_USEC_PER_SEC)
-
-struct gcr_restore_waiter {
-	struct gcr_waiter *waiter;
-	bool is_cancel; /* the waiter wrote `cancel` */
-	bool abandoned;
-};
 
 static struct {
 	pthread_mutex_t lock;
@@ -53,7 +48,7 @@ static void unref(void *object)
 		return;
 	gcr_place_unref(restore->place);
 	pthread_mutex_destroy(&restore->lock);
-	free(restore->waiters);
+	gcr_waiting_finish(&restore->waiting);
 	free(restore->cgroup);
 	free(restore);
 }
@@ -112,20 +107,6 @@ int gcr_restore_check_stop(struct gcr_restore *restore, struct gcr_error *error)
 
 /* ---- waiting writers ---- */
 
-/* Lock: restore. */
-static int add_waiter_locked(struct gcr_restore *restore, struct gcr_waiter *waiter, bool is_cancel)
-{
-	struct gcr_restore_waiter *waiters =
-		reallocarray(restore->waiters, restore->waiters_count + 1, sizeof(*waiters));
-
-	if (!waiters)
-		return -ENOMEM;
-	restore->waiters = waiters;
-	waiters[restore->waiters_count++] =
-		(struct gcr_restore_waiter){gcr_waiter_ref(waiter), is_cancel, false};
-	return 0;
-}
-
 /*
  * @waiter was interrupted. The last writer that gives up stops the restore; while others still want
  * the restore, this writer is answered at once.
@@ -137,45 +118,34 @@ static void abandon(void *object, struct gcr_waiter *waiter)
 	bool is_wanted;
 
 	pthread_mutex_lock(&restore->lock);
-	is_wanted = restore->is_detached;
-	for (size_t i = 0; i < restore->waiters_count; i++) {
-		struct gcr_restore_waiter *entry = &restore->waiters[i];
-
-		if (entry->waiter == waiter)
-			entry->abandoned = true;
-		if (entry->waiter && !entry->abandoned && !entry->is_cancel)
-			is_wanted = true;
-	}
-	for (size_t i = 0; is_wanted && i < restore->waiters_count && !answer; i++)
-		if (restore->waiters[i].waiter == waiter)
-			answer = TAKE_PTR(restore->waiters[i].waiter);
+	is_wanted = gcr_waiting_abandon(&restore->waiting, waiter) || restore->is_detached;
+	if (is_wanted)
+		answer = gcr_waiting_take(&restore->waiting, waiter);
 	pthread_mutex_unlock(&restore->lock);
 	if (!is_wanted)
 		stop(restore, EINTR);
-	if (answer) {
+	if (answer)
 		gcr_waiter_answer(answer, EINTR);
-		gcr_waiter_unref(answer);
-	}
+	gcr_waiter_unref(answer);
 }
 
 static void answer_all(struct gcr_restore *restore, int error_number)
 {
-	for (;;) {
-		struct gcr_waiter *waiter = NULL;
-		bool is_cancel = false;
+	struct gcr_cancellation *cancellation;
+	struct gcr_waiter *waiter;
 
+	do {
 		pthread_mutex_lock(&restore->lock);
 		restore->is_over = true;
-		for (size_t i = 0; i < restore->waiters_count && !waiter; i++) {
-			is_cancel = restore->waiters[i].is_cancel;
-			waiter = TAKE_PTR(restore->waiters[i].waiter);
-		}
+		waiter = gcr_waiting_take(&restore->waiting, NULL);
+		cancellation = gcr_waiting_take_cancellation(&restore->waiting);
 		pthread_mutex_unlock(&restore->lock);
-		if (!waiter)
-			return;
-		gcr_waiter_answer(waiter, !is_cancel ? error_number : error_number ? 0 : EBUSY);
+		if (cancellation)
+			gcr_cancellation_end(cancellation, error_number ? 0 : EBUSY);
+		if (waiter)
+			gcr_waiter_answer(waiter, error_number);
 		gcr_waiter_unref(waiter);
-	}
+	} while (waiter || cancellation);
 }
 
 /* ---- the thaw of the restored processes ---- */
@@ -396,7 +366,7 @@ static int start_locked(struct gcr_place *place, const struct gcr_command *comma
 	restore->root_fd = -1;
 	restore->is_detached = !waiter;
 	atomic_init(&restore->phase, "start");
-	if (waiter && add_waiter_locked(restore, waiter, false) < 0) {
+	if (waiter && gcr_waiting_add(&restore->waiting, waiter, true) < 0) {
 		atomic_store(&restore->references, 1);
 		unref(restore);
 		return -ENOMEM;
@@ -450,7 +420,7 @@ static int join_locked(struct gcr_restore *restore, const struct gcr_command *co
 	    !strcmp(restore->command.stdio, command->stdio) &&
 	    restore->command.gpu_pairs_count == command->gpu_pairs_count &&
 	    !memcmp(restore->command.gpu_pairs, command->gpu_pairs, sizeof(command->gpu_pairs)))
-		result = waiter ? add_waiter_locked(restore, waiter, false) : 0;
+		result = waiter ? gcr_waiting_add(&restore->waiting, waiter, true) : 0;
 	if (!result && !waiter)
 		restore->is_detached = true;
 	pthread_mutex_unlock(&restore->lock);
@@ -504,33 +474,54 @@ static int start(struct gcr_place *place, const struct gcr_command *command,
 	return result ? gcr_error_set(error, -result, "%s", strerror(-result)) : 0;
 }
 
+/* Stops the restore, for whose end @cancellation (or NULL) is to wait. -EBUSY; -ENOMEM. */
+static int stop_for(struct gcr_restore *restore, struct gcr_cancellation *cancellation)
+{
+	int result = 0;
+
+	pthread_mutex_lock(&restore->lock);
+	if (restore->is_over)
+		result = -EBUSY;
+	else if (cancellation)
+		result = gcr_waiting_add_cancellation(&restore->waiting, cancellation);
+	if (!result && cancellation)
+		gcr_cancellation_hold(cancellation);
+	pthread_mutex_unlock(&restore->lock);
+	if (!result)
+		stop(restore, ECANCELED);
+	return result;
+}
+
 static int cancel(struct gcr_place *place, struct gcr_waiter *waiter, struct gcr_error *error)
 {
+	struct gcr_cancellation *cancellation = NULL;
 	struct gcr_restore *restore = NULL;
 	enum gcr_state state;
 	int result = -EBUSY;
 
+	if (waiter && gcr_cancellation_create(waiter, &cancellation) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
 	pthread_mutex_lock(&place->lock);
 	state = place->state;
 	if (place->restore) {
 		restore = place->restore;
 		ref(restore);
-		pthread_mutex_lock(&restore->lock);
-		if (!restore->is_over)
-			result = waiter ? add_waiter_locked(restore, waiter, true) : 0;
-		pthread_mutex_unlock(&restore->lock);
 	}
 	pthread_mutex_unlock(&place->lock);
-	if (!result) {
-		stop(restore, ECANCELED);
-		if (waiter)
-			gcr_waiter_arm(waiter, &(struct gcr_waited){});
-	}
-	if (restore)
+	if (restore) {
+		result = stop_for(restore, cancellation);
 		unref(restore);
-	return result ? gcr_error_set(error, -result, "no verb is under way; %s is %s", place->name,
-				      gcr_state_name(state))
-		      : 0;
+	}
+	if (result < 0) {
+		gcr_cancellation_destroy(cancellation);
+		return gcr_error_set(error, -result, "no verb is under way; %s is %s", place->name,
+				     gcr_state_name(state));
+	}
+	if (waiter) {
+		gcr_waiter_arm(waiter, &(struct gcr_waited){});
+		gcr_cancellation_end(cancellation, 0);
+	}
+	return 0;
 }
 
 /* *ret_waits: the request will be answered when the verb ends. */
@@ -572,7 +563,10 @@ static int carry_out_verb(fuse_req_t request, struct gcr_place *place,
 		if (result < 0)
 			return result;
 	}
-	if (!nonblocking && gcr_waiter_create(place->daemon->waiters, request, length, &waiter) < 0)
+	if (!nonblocking &&
+	    gcr_waiter_create(place->daemon->waiters, request,
+			      gcr_quota_owner(place->daemon->quota, command->rights.counted),
+			      length, &waiter) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	result = command->verb == GCR_VERB_CANCEL ? cancel(place, waiter, error)
 						  : start(place, command, waiter, error);

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fs/base/waiting.h"
 #include "fs/image/place.h"
 #include "fs/process/process.h"
 #include "fs/verb/ctl.h"
@@ -46,8 +47,7 @@ struct gcr_restore {
 	bool is_detached; /* a nonblocking write asked for it: no waiter is needed */
 	bool is_over;	  /* no waiter can join any more */
 	int64_t deadline_usec;
-	struct gcr_restore_waiter *waiters;
-	size_t waiters_count;
+	struct gcr_waiting waiting;
 	struct gcr_restore *next; /* next in the list of restores */
 
 	/* used by the restore's thread only */

@@ -41,7 +41,7 @@ void gcr_operation_unref(struct gcr_operation *operation)
 	gcr_quota_release(&operation->dump_charge);
 	pthread_cond_destroy(&operation->decided);
 	pthread_mutex_destroy(&operation->lock);
-	free(operation->entries);
+	gcr_waiting_finish(&operation->waiting);
 	free(operation);
 }
 
@@ -247,19 +247,24 @@ static bool same_way(const struct gcr_command *left, const struct gcr_command *r
 	return true;
 }
 
-/* Join the operation, unless it is being rolled back or its options differ. */
+/*
+ * Join the operation, unless it is being rolled back or its options differ. Who could not cancel
+ * it, as it is another user's and has further processes, does not keep it going either.
+ */
 static int join_locked(struct gcr_operation *operation, const struct gcr_command *command,
 		       struct gcr_waiter *waiter)
 {
+	bool is_wanting = gcr_rights_may_cancel(&command->rights, &operation->command.rights,
+						operation->count);
 	int result = -EBUSY;
 
 	pthread_mutex_lock(&operation->lock);
 	if (!operation->stop && !operation->answered && same_way(&operation->command, command)) {
 		result = 0;
 		if (waiter)
-			result = gcr_operation_add_entry_locked(operation, waiter, NULL);
+			result = gcr_waiting_add(&operation->waiting, waiter, is_wanting);
 		else
-			operation->detached = true;
+			operation->detached |= is_wanting;
 	}
 	pthread_mutex_unlock(&operation->lock);
 	return result;
@@ -335,7 +340,7 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 	}
 	operation->deadline_usec = gcr_operation_deadline(operation, 0);
 	operation->detached = !waiter;
-	if (waiter && gcr_operation_add_entry_locked(operation, waiter, NULL) < 0) {
+	if (waiter && gcr_waiting_add(&operation->waiting, waiter, true) < 0) {
 		pthread_mutex_unlock(&operations.lock);
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	}
@@ -443,7 +448,8 @@ size_t gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
 		found++;
 		if (cancellation) {
 			gcr_cancellation_hold(cancellation);
-			untold += gcr_operation_add_entry_locked(operation, NULL, cancellation) < 0;
+			untold += gcr_waiting_add_cancellation(&operation->waiting, cancellation) <
+				  0;
 		}
 		gcr_operation_stop_locked(operation, ECANCELED);
 		pthread_mutex_unlock(&operation->lock);

@@ -271,7 +271,9 @@ static int start(fuse_req_t request, const struct gcr_parties *parties, struct g
 	if (!result && command->swap)
 		result = add_swapped(daemon, parties, command, &targets, error);
 	if (!result && !nonblocking &&
-	    gcr_waiter_create(daemon->waiters, request, length, &waiter) < 0)
+	    gcr_waiter_create(daemon->waiters, request,
+			      gcr_quota_owner(daemon->quota, command->rights.counted), length,
+			      &waiter) < 0)
 		result = gcr_error_set(error, ENOMEM, "out of memory");
 	if (result < 0)
 		return result;

@@ -303,16 +303,18 @@ static void render_gpus(const struct view *view, FILE *stream)
  * VRAM as the driver counts it, plus the memory that the process has imported, which NVML and KFD
  * leave out. After a thaw by an engine with a worker all large allocations are imported ones. The
  * driver's tools do not know a process in a container: the sum that the library reports is used
- * then.
+ * then. The library's figures count up to what the GPUs have.
  */
 static uint64_t vram_bytes(const struct view *view)
 {
 	struct gcr_process *process = view->process;
-	uint64_t bytes = gcr_gpus_process_bytes(process->daemon->gpus, process->pid);
+	struct gcr_gpus *gpus = process->daemon->gpus;
+	uint64_t bytes = gcr_gpus_process_bytes(gpus, process->pid);
 
 	if (view->state != GCR_STATE_RUNNING)
 		return bytes;
-	return bytes ? bytes + view->facts.imported_bytes : view->facts.device_bytes;
+	return bytes ? bytes + gcr_gpus_bound(gpus, view->facts.imported_bytes)
+		     : gcr_gpus_bound(gpus, view->facts.device_bytes);
 }
 
 static void render_vram(const struct view *view, FILE *stream)

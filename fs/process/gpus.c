@@ -547,6 +547,27 @@ uint64_t gcr_gpus_process_bytes(struct gcr_gpus *gpus, pid_t pid)
 	return bytes;
 }
 
+uint64_t gcr_host_bytes(void)
+{
+	return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+uint64_t gcr_gpu_most_bytes(const struct gcr_gpu_info *info)
+{
+	return info->flags & GCR_GPU_MEMORY ? info->total_bytes : gcr_host_bytes();
+}
+
+uint64_t gcr_gpus_bound(struct gcr_gpus *gpus, uint64_t bytes)
+{
+	uint64_t most_bytes = 0;
+
+	pthread_mutex_lock(&gpus->lock);
+	for (uint32_t i = 0; i < gpus->reply.gpus_count; i++)
+		most_bytes += gcr_gpu_most_bytes(&gpus->reply.gpus[i]);
+	pthread_mutex_unlock(&gpus->lock);
+	return bytes < most_bytes ? bytes : most_bytes;
+}
+
 uint32_t gcr_gpus_process_mask(struct gcr_gpus *gpus, pid_t pid)
 {
 	uint32_t mask = 0;

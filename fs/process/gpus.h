@@ -67,6 +67,17 @@ void gcr_gpu_describe(const struct gcr_backend *backend, const struct gcr_gpu_in
 /* VRAM in use by @pid on all GPUs, as last reported; 0 if none. */
 uint64_t gcr_gpus_process_bytes(struct gcr_gpus *gpus, pid_t pid);
 
+/* The memory of the machine. */
+uint64_t gcr_host_bytes(void);
+
+/*
+ * The most memory that a GPU can have in use: what it has, or the host's memory for a GPU that does
+ * not report its own. What the library in a program says is not believed beyond this.
+ */
+uint64_t gcr_gpu_most_bytes(const struct gcr_gpu_info *info);
+/* @bytes, but at most as many as all GPUs can have in use together. */
+uint64_t gcr_gpus_bound(struct gcr_gpus *gpus, uint64_t bytes);
+
 /* The GPUs that @pid uses, as last reported; a mask of indexes. */
 uint32_t gcr_gpus_process_mask(struct gcr_gpus *gpus, pid_t pid);
 

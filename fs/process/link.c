@@ -26,6 +26,12 @@
 
 /* Poll interval while waiting for a library to reconnect. */
 #define TAKE_LOOK_MSEC 10
+/*
+ * So many messages after one request are received at once; before each further one there is a
+ * pause. A library that hands over memory sends one message for many allocations.
+ */
+#define MESSAGES_FREE  1024
+#define PAUSE_MSEC     1
 
 struct gcr_link {
 	atomic_int references;
@@ -46,7 +52,8 @@ struct gcr_link {
 
 	/* Of the last request; used only by the thread that has taken the link. */
 	uint32_t sequence;
-	uint16_t request; /* its message type */
+	uint16_t request;      /* its message type */
+	unsigned int messages; /* received since then */
 };
 
 struct gcr_link *gcr_link_ref(struct gcr_link *link)
@@ -374,6 +381,7 @@ int gcr_link_request(struct gcr_link *link, uint16_t type, const void *payload,
 	int result;
 
 	link->request = type;
+	link->messages = 0;
 	result = gcr_message_send(link->fd, type, ++link->sequence, payload, payload_bytes, fds,
 				  fds_count);
 	if (result == -EPIPE)
@@ -389,14 +397,19 @@ int gcr_link_receive(struct gcr_link *link, int64_t timeout_usec, struct gcr_mes
 	int64_t deadline_usec = gcr_clock_usec() + timeout_usec;
 
 	for (;;) {
+		struct pollfd end = {.fd = link->process->pidfd, .events = POLLIN};
 		int64_t left_usec = deadline_usec - gcr_clock_usec();
 		int result;
 
+		if (link->messages >= MESSAGES_FREE)
+			poll(&end, 1, PAUSE_MSEC);
 		result = gcr_receiver_receive(link->fd, left_usec > 0 ? left_usec : 0,
 					      link->process->pidfd,
 					      link->request == GCR_MESSAGE_HAND_OVER, ret_message);
 		if (result < 0)
 			return result;
+		if (link->messages < MESSAGES_FREE)
+			link->messages++;
 		if (ret_message->header.sequence == link->sequence)
 			return 0;
 		/* The answer to an abandoned request. There may be endlessly many. */

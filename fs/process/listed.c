@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "fs/process/gpus.h"
 #include "lib/cleanup.h"
@@ -16,17 +15,12 @@ static void add(uint64_t *sum, uint64_t bytes)
 		*sum = UINT64_MAX;
 }
 
-static uint64_t host_bytes(void)
-{
-	return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
 int gcr_listed_check(struct gcr_daemon *daemon, struct gcr_extent *extents, size_t count,
 		     struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
 	uint64_t device_bytes[GCR_GPUS_MAX] = {0};
-	uint64_t managed_most = host_bytes();
+	uint64_t managed_most = gcr_host_bytes();
 	uint64_t managed_bytes = 0;
 
 	if (!reply)

@@ -14,6 +14,7 @@
 #include "fs/base/event.h"
 #include "fs/base/log.h"
 #include "fs/base/loop.h"
+#include "fs/base/quota.h"
 #include "fs/process/gpus.h"
 #include "fs/process/process_private.h"
 #include "fs/process/scan.h"
@@ -213,6 +214,7 @@ int gcr_process_create(struct gcr_processes *processes, pid_t pid, uint64_t star
 		       struct gcr_vendor *vendor, struct gcr_process **ret_process)
 {
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
+	struct gcr_proc_status status;
 	struct gcr_proc_stat stat;
 	gid_t unused;
 	int result;
@@ -240,7 +242,11 @@ int gcr_process_create(struct gcr_processes *processes, pid_t pid, uint64_t star
 	memcpy(process->comm, stat.comm, sizeof(process->comm));
 	gcr_proc_owner(pid, &process->owner, &unused);
 	atomic_init(&process->last_owner, process->owner);
-	result = gcr_event_log_create(&process->events);
+	/* By the user who has started it: whose /proc/PID is can be changed by a program. */
+	result = gcr_proc_status(pid, &status);
+	if (!result)
+		result = gcr_event_log_create_of(
+			gcr_quota_owner(process->daemon->quota, status.real_uid), &process->events);
 	if (result < 0)
 		return result;
 	result = gcr_proc_open(pid, stat.start_ticks, &process->pidfd);

@@ -145,9 +145,13 @@ void gcr_process_report(struct gcr_process *process, const char *verb,
 void gcr_process_report_refusal(struct gcr_process *process, uid_t uid, const char *verb,
 				const struct gcr_error *error)
 {
+	bool is_for_all = uid == geteuid();
+
 	pthread_mutex_lock(&process->lock);
-	report_locked(process, verb, error, uid == geteuid());
+	report_locked(process, verb, error, is_for_all);
 	pthread_mutex_unlock(&process->lock);
-	gcr_process_tell(process);
+	gcr_event_log_notify(process->events);
+	if (is_for_all)
+		gcr_event_log_notify(process->daemon->events);
 	log_report(process, uid, verb, error);
 }

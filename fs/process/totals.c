@@ -29,6 +29,16 @@ static void add_held(struct gcr_totals *totals, const struct gcr_gpus_reply *rep
 				totals->gpus[gpu].held_bytes += shares[i].bytes;
 }
 
+/* Adds to what is in use on a GPU, which is never more than the GPU has, whatever libraries say. */
+static void add_to_gpu(struct gcr_totals *totals, const struct gcr_gpus_reply *reply, uint32_t gpu,
+		       uint64_t bytes)
+{
+	uint64_t most_bytes = gcr_gpu_most_bytes(&reply->gpus[gpu]);
+	uint64_t *sum = &totals->gpus[gpu].processes_bytes;
+
+	*sum = bytes < most_bytes - *sum ? *sum + bytes : most_bytes;
+}
+
 /*
  * Adds the VRAM in use per GPU, as counted by the driver, and the memory imported at a thaw, which
  * the driver counts for no process. The library reports that without a GPU, so it is added only if
@@ -46,10 +56,10 @@ static void add_used(struct gcr_totals *totals, const struct gcr_gpus_reply *rep
 			continue;
 		gpus++;
 		gpu = reply->processes[i].gpu;
-		totals->gpus[gpu].processes_bytes += reply->processes[i].bytes;
+		add_to_gpu(totals, reply, gpu, reply->processes[i].bytes);
 	}
 	if (gpus == 1 && is_running && !gcr_link_last_facts(process, &facts))
-		totals->gpus[gpu].processes_bytes += facts.imported_bytes;
+		add_to_gpu(totals, reply, gpu, facts.imported_bytes);
 }
 
 static void add_process(struct gcr_totals *totals, const struct gcr_gpus_reply *reply,

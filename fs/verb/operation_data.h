@@ -10,15 +10,8 @@
 #include <stdatomic.h>
 
 #include "fs/base/quota.h"
+#include "fs/base/waiting.h"
 #include "fs/verb/task.h"
-
-struct gcr_cancellation;
-
-struct gcr_operation_entry {
-	struct gcr_waiter *waiter;	       /* of the verb, or NULL */
-	struct gcr_cancellation *cancellation; /* of a `cancel`, or NULL */
-	bool abandoned;
-};
 
 struct gcr_operation {
 	atomic_int references;
@@ -44,8 +37,7 @@ struct gcr_operation {
 	bool is_over;		/* the cancellations have been answered, too */
 	bool inconsistent;	/* some process is neither in its old state nor in the wanted one */
 	int64_t deadline_usec;	/* monotonic */
-	struct gcr_operation_entry *entries;
-	size_t entries_count;
+	struct gcr_waiting waiting;
 
 	unsigned int count;
 	struct gcr_task tasks[];
@@ -66,12 +58,6 @@ void gcr_operation_end_barrier_locked(struct gcr_operation *operation);
 
 /* ---- operation_waiters.c ---- */
 
-/*
- * Add a waiter for the verb, or for the end of a cancellation; the other argument is NULL. -ENOMEM.
- * Lock: operation.
- */
-int gcr_operation_add_entry_locked(struct gcr_operation *operation, struct gcr_waiter *waiter,
-				   struct gcr_cancellation *cancellation);
 /* Answer the waiters of the verb itself, and drop them. */
 void gcr_operation_answer(struct gcr_operation *operation, int error_number);
 /* Answer all cancellations; none is added after this (is_over). */

@@ -18,6 +18,7 @@
 #include "fs/base/credentials.h"
 #include "fs/base/quota.h"
 #include "fs/base/waiter.h"
+#include "fs/base/waiting.h"
 #include "fs/pack/pack_table.h"
 #include "fs/process/pin.h"
 #include "fs/store/folder.h"
@@ -52,12 +53,6 @@ struct target {
 	unsigned int threads;	    /* threads that work on it */
 };
 
-struct waiting {
-	struct gcr_waiter *waiter;	       /* of the verb, or NULL */
-	struct gcr_cancellation *cancellation; /* of a `cancel`, or NULL */
-	bool abandoned;
-};
-
 struct gcr_packing {
 	/* constant after the start */
 	atomic_int references;
@@ -75,8 +70,7 @@ struct gcr_packing {
 	bool answered;
 	unsigned int threads;
 	bool has_worked; /* some thread had the memory that it needs */
-	struct waiting *waiting;
-	size_t waiting_count;
+	struct gcr_waiting waiting;
 
 	size_t count;
 	struct target targets[];
@@ -98,7 +92,7 @@ static void packing_unref(struct gcr_packing *packing)
 		gcr_pack_work_destroy(packing->targets[i].work);
 		gcr_process_unref(packing->targets[i].process);
 	}
-	free(packing->waiting);
+	gcr_waiting_finish(&packing->waiting);
 	gcr_quota_release(&packing->charge);
 	gcr_quota_release(&packing->store_charge);
 	pthread_cond_destroy(&packing->idle);
@@ -150,21 +144,6 @@ static int stopped(struct gcr_packing *packing)
 	if (packing->deadline_usec && gcr_clock_usec() >= packing->deadline_usec)
 		stop_locked(packing, ETIMEDOUT);
 	return packing->stop;
-}
-
-/* One of @waiter and @cancellation is NULL. Lock: packing. */
-static int add_waiting_locked(struct gcr_packing *packing, struct gcr_waiter *waiter,
-			      struct gcr_cancellation *cancellation)
-{
-	struct waiting *waiting =
-		reallocarray(packing->waiting, packing->waiting_count + 1, sizeof(*waiting));
-
-	if (!waiting)
-		return -ENOMEM;
-	packing->waiting = waiting;
-	waiting[packing->waiting_count++] = (struct waiting){
-		.waiter = waiter ? gcr_waiter_ref(waiter) : NULL, .cancellation = cancellation};
-	return 0;
 }
 
 /* ---- the end ---- */
@@ -251,23 +230,21 @@ static void end_target(struct gcr_packing *packing, struct target *target)
 
 static void answer(struct gcr_packing *packing, int error_number)
 {
-	_cleanup_free_ struct waiting *waiting = NULL;
-	size_t count;
+	struct gcr_cancellation *cancellation;
+	struct gcr_waiter *waiter;
 
-	pthread_mutex_lock(&packing->lock);
-	packing->answered = true;
-	waiting = TAKE_PTR(packing->waiting);
-	count = packing->waiting_count;
-	packing->waiting_count = 0;
-	pthread_mutex_unlock(&packing->lock);
-	for (size_t i = 0; i < count; i++) {
-		if (waiting[i].cancellation) {
-			gcr_cancellation_end(waiting[i].cancellation, 0);
-			continue;
-		}
-		gcr_waiter_answer(waiting[i].waiter, error_number);
-		gcr_waiter_unref(waiting[i].waiter);
-	}
+	do {
+		pthread_mutex_lock(&packing->lock);
+		packing->answered = true;
+		waiter = gcr_waiting_take(&packing->waiting, NULL);
+		cancellation = gcr_waiting_take_cancellation(&packing->waiting);
+		pthread_mutex_unlock(&packing->lock);
+		if (cancellation)
+			gcr_cancellation_end(cancellation, 0);
+		if (waiter)
+			gcr_waiter_answer(waiter, error_number);
+		gcr_waiter_unref(waiter);
+	} while (waiter || cancellation);
 }
 
 /*
@@ -540,18 +517,24 @@ static struct gcr_packing *find_to_join_locked(enum gcr_verb verb,
 	return found && found->command.verb == verb ? found : NULL;
 }
 
-/* Lock: packings, so that the packing is still in the list. */
-static int join_locked(struct gcr_packing *packing, struct gcr_waiter *waiter)
+/*
+ * Who could not cancel the packing does not keep it going either. Lock: packings, so that the
+ * packing is still in the list.
+ */
+static int join_locked(struct gcr_packing *packing, const struct gcr_command *command,
+		       struct gcr_waiter *waiter)
 {
+	bool is_wanting =
+		gcr_rights_may_cancel(&command->rights, &packing->command.rights, packing->count);
 	int result = 0;
 
 	GCR_LOCK_SCOPE(&packing->lock);
 	if (packing->answered || packing->stop)
 		return -EBUSY;
 	if (waiter)
-		result = add_waiting_locked(packing, waiter, NULL);
+		result = gcr_waiting_add(&packing->waiting, waiter, is_wanting);
 	else
-		packing->detached = true;
+		packing->detached |= is_wanting;
 	return result;
 }
 
@@ -559,32 +542,17 @@ static void abandon(void *object, struct gcr_waiter *waiter)
 {
 	struct gcr_packing *packing = object;
 	struct gcr_waiter *answered = NULL;
-	bool wanted;
 
 	pthread_mutex_lock(&packing->lock);
-	wanted = packing->detached;
-	for (size_t i = 0; i < packing->waiting_count; i++) {
-		struct waiting *waiting = &packing->waiting[i];
-
-		if (waiting->waiter == waiter)
-			waiting->abandoned = true;
-		if (!waiting->abandoned && waiting->waiter)
-			wanted = true;
-	}
-	if (!wanted)
+	if (!gcr_waiting_abandon(&packing->waiting, waiter) && !packing->detached)
 		stop_locked(packing, EINTR);
-	for (size_t i = 0; i < packing->waiting_count && wanted; i++)
-		if (packing->waiting[i].waiter == waiter) {
-			answered = waiter;
-			packing->waiting[i] = packing->waiting[--packing->waiting_count];
-			break;
-		}
+	else
+		answered = gcr_waiting_take(&packing->waiting, waiter);
 	pthread_mutex_unlock(&packing->lock);
 	/* Other writers still want the packing: only this waiter is answered. */
-	if (answered) {
+	if (answered)
 		gcr_waiter_answer(answered, EINTR);
-		gcr_waiter_unref(answered);
-	}
+	gcr_waiter_unref(answered);
 }
 
 static void ref(void *object)
@@ -633,7 +601,7 @@ static int start_locked(struct gcr_packing *packing, struct gcr_process *const *
 					&packing->charge, error);
 	if (!result)
 		result = take_store_locked(packing, error);
-	if (!result && waiter && add_waiting_locked(packing, waiter, NULL) < 0)
+	if (!result && waiter && gcr_waiting_add(&packing->waiting, waiter, true) < 0)
 		result = gcr_error_set(error, ENOMEM, "out of memory");
 	if (!result)
 		publish_locked(packing);
@@ -653,7 +621,7 @@ int gcr_packing_start(struct gcr_daemon *daemon, const struct gcr_command *comma
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	pthread_mutex_lock(&packings.lock);
 	joined = find_to_join_locked(command->verb, processes, count);
-	if (joined && !join_locked(packing_ref(joined), waiter)) {
+	if (joined && !join_locked(packing_ref(joined), command, waiter)) {
 		pthread_mutex_unlock(&packings.lock);
 		arm(waiter, joined);
 		return 0;
@@ -732,7 +700,7 @@ size_t gcr_packing_cancel(struct gcr_process *const *processes, size_t count,
 		found++;
 		if (cancellation) {
 			gcr_cancellation_hold(cancellation);
-			untold += add_waiting_locked(packing, NULL, cancellation) < 0;
+			untold += gcr_waiting_add_cancellation(&packing->waiting, cancellation) < 0;
 		}
 		stop_locked(packing, ECANCELED);
 		pthread_mutex_unlock(&packing->lock);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A preload library that lies to the daemon about its memory."""
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -12,7 +13,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vmm
 from harness import MIB, check, equal, wait_for
-from library import HEADER, LIST, MAGIC, OUT, RUNNING, VERSION, Library, sealed_file
+from library import (GATE_CLOSE, HANDED, HEADER, INCOMING, LIST, MAGIC, OUT, RUNNING, VERSION,
+                     Library, sealed_file)
 
 HANDLES, PARK = 112, 115
 DEVICE, MANAGED = 1, 2
@@ -71,6 +73,24 @@ def test_more_than_the_gpu_has():
         machine.must(lying.pid, 'thaw')
 
 
+def test_more_in_use_than_the_gpu_has():
+    """What a library says that its program has imported is added to the driver's figure, in the
+    process's status and in what all can read of the GPU: up to what the GPU has, and no sum of 64
+    bits overflows."""
+    with vmm.machine() as machine:
+        lying = Library(machine)
+        own = int(machine.status(lying.pid)['vram_bytes'])
+        of_all = int(machine.gpu()['vram_processes_bytes'])
+        check(0 < own <= of_all < GPU_BYTES, f'{own}, {of_all}')
+        for imported in (2**64 - 1, 2**64 - own, 2**63, 2 * GPU_BYTES):
+            lying.claim(imported, imported)
+            equal(int(machine.status(lying.pid)['vram_bytes']), own + GPU_BYTES, hex(imported))
+            equal(int(machine.gpu()['vram_processes_bytes']), GPU_BYTES, hex(imported))
+        lying.claim(MIB, MIB)
+        equal(int(machine.status(lying.pid)['vram_bytes']), own + MIB, 'what can be')
+        equal(int(machine.gpu()['vram_processes_bytes']), of_all + MIB, 'what can be')
+
+
 def test_one_gpu_twice():
     """Memory of GPU 1, GPU 0 and GPU 1 again: its freeze would wait for the worker that it has."""
     harness.needs_cuda('the text of a UUID is all of it')
@@ -108,22 +128,73 @@ def test_handles_that_nobody_waits_for():
         wait_for(lambda: machine.status(lying.pid)['registered'] == 'yes', 'the library')
 
 
-def test_others_records_that_are_being_written():
-    """A page that says for ever what only a frozen program's says makes the daemon look for its
-    record."""
-    harness.needs_cuda('the records of all vendors are alike')
+def test_gate_that_never_closes():
+    """A library answers at once that its program does not come to rest, whenever it is asked: it is
+    not asked again and again without a pause."""
+    with vmm.machine() as machine:
+        lying = Library(machine)
+        seconds = 2
+
+        def refuse(library, sequence):
+            library.on[GATE_CLOSE] = refuse
+            library.answer(sequence, errno.ETIMEDOUT, 'a kernel runs')
+
+        lying.on[GATE_CLOSE] = refuse
+        equal(machine.write(lying.pid, f'freeze timeout={seconds}'), 'ETIMEDOUT')
+        equal(machine.state(lying.pid), 'running')
+        asked = lying.asked.count(GATE_CLOSE)
+        check(1 < asked <= 20 * seconds, f'asked {asked} times in {seconds} s')
+        lying.on.clear()
+        machine.must(lying.pid, 'freeze')
+        machine.must(lying.pid, 'thaw')
+
+
+def test_out_without_a_record():
+    """A library says that its memory is out, so the daemon looks for the record that another daemon
+    would have left. It takes none away that it is itself writing for somebody else's process."""
     with vmm.machine() as machine:
         lying = Library(machine)
         vmm.cycle(machine, vmm.demo(machine, '--bytes', '4M', '--buffers', 1))
-        # As that of another process is for a moment, before it gets its name.
-        path = f'{machine.runtime}/processes/.1-1.new'
-        with open(path, 'wb'):
+        # As it is between the two steps in which a record is written.
+        unfinished = f'{machine.runtime}/processes/.1-1.new'
+        with open(unfinished, 'wb'):
             pass
-        lying.set_phase(OUT)
-        time.sleep(1)  # several looks of the sampler
-        check(os.path.exists(path), 'it is removed')
-        os.unlink(path)
-        lying.set_phase(RUNNING)
+        for phase in (HANDED, OUT, INCOMING):
+            lying.set_phase(phase)
+            time.sleep(0.6 * harness.SLOW)  # the daemon reads the page four times a second
+            check(os.path.exists(unfinished), 'it was removed')
+        os.unlink(unfinished)
+        equal(machine.state(lying.pid), 'running')
+
+
+def test_messages_without_end():
+    """Instead of an answer a library sends other messages, as many as it can: the daemon does not
+    take them as fast, whether they belong to the request or to an earlier one."""
+    for early in range(2):
+        with vmm.machine() as machine:
+            lying = Library(machine)
+            is_enough = threading.Event()
+            sent = []
+
+            def flood(library, sequence):
+                body = HEADER.pack(MAGIC, VERSION, HANDLES, sequence - early, 8)
+                while not is_enough.is_set():
+                    library.link.send(body + struct.pack('=II', 0, 0))
+                    sent.append(1)
+                library.answer(sequence, errno.EIO)
+
+            lying.on[GATE_CLOSE] = flood
+            writer = machine.writer(lying.pid, 'freeze timeout=1')
+            wait_for(lambda: sent, 'the request')
+            time.sleep(2)
+            count = len(sent)
+            check(1024 < count < 8000, f'{count} messages in 2 s')
+            is_enough.set()
+            check(writer.result() in ('EIO', 'ETIMEDOUT'), machine.error(lying.pid))
+            wait_for(lambda: machine.status(lying.pid)['verb'] == '-', 'the end of the verb')
+            equal(machine.state(lying.pid), 'running')
+            machine.must(lying.pid, 'freeze')
+            machine.must(lying.pid, 'thaw')
 
 
 def test_park_without_an_answer():

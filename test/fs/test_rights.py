@@ -6,7 +6,9 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 from harness import (LIBC, NOBODY, Machine, Skip, become, check, equal, error_of, is_root, name_of,
                      same_for_both, wait_for)
+from processes import sleeps
 
 OTHER = NOBODY - 1
 CLONE_NEWPID = 0x20000000
@@ -292,6 +295,38 @@ def flood(path, text, times):
             equal(error_of(lambda: os.write(fd, text)), 'EINVAL')
 
     equal(name_of(child(write_them)), 'ok')
+
+
+def waits_of(pid):
+    """How often a process has waited for something."""
+    return int(re.search(r'^voluntary_ctxt_switches:\s*(\d+)', harness.read_file(f'/proc/{pid}/status'),
+                         re.MULTILINE)[1])
+
+
+def test_refusals_wake_nobody_else():
+    """Who follows the root's events is not woken by writes that are refused, which are not in them."""
+    need_root()
+    same_for_both('events')
+    with two_users() as (machine, mine, theirs):
+        ready, told = os.pipe()
+        follower = os.fork()
+        if not follower:
+            harness.end_with_us(signal.SIGKILL)()
+            events = machine.events()
+            events.read()
+            os.write(told, b'x')
+            events.poller.poll()
+            os._exit(0)
+        try:
+            os.read(ready, 1)
+            wait_for(lambda: sleeps(follower), 'it to follow')
+            before = waits_of(follower)
+            flood(machine.ctl(theirs.pid), b'nonsense', 500)
+            woken = waits_of(follower) - before
+            check(woken < 50, f'it was woken {woken} times')
+        finally:
+            os.kill(follower, signal.SIGKILL)
+            os.waitpid(follower, 0)
 
 
 def make_and_drop(path, times):

@@ -2,6 +2,7 @@
 """A verb under way: what others may write and read meanwhile, joining it, cancelling it, and a
 deadline that passes."""
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -9,10 +10,11 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
-from harness import Machine, check, equal, same_for_both
+from harness import Machine, Skip, check, equal, same_for_both
 
 # An answer may take this long while a verb is under way, if nothing else keeps the machine busy.
 ANSWER_SEC = 0.1 * harness.SLOW
+OWNER = 65533  # a user like NOBODY
 
 
 def slow_freeze(machine, demo, text='freeze'):
@@ -125,6 +127,63 @@ def test_joining_a_failure():
         second = machine.writer(demo.pid, 'freeze')
         equal([first.result(), second.result()], ['EIO', 'EIO'])
         equal(machine.state(demo.pid), 'running')
+        demo.wait_ticks()
+
+
+def join_of_two(machine, **joiner):
+    """Root's freeze of two users' processes, which the owner of the second one joins."""
+    demos = [machine.ready_demo(uid=uid) for uid in (harness.NOBODY, OWNER)]
+    phase = machine.slow('freeze', 3000, demos[0].pid)
+    first = machine.writer(None, f'freeze {demos[0].pid} {demos[1].pid}')
+    machine.wait_status(demos[0].pid, 'phase', phase)
+    machine.wait_status(demos[1].pid, 'verb', 'freeze')
+    second = machine.writer(demos[1].pid, 'freeze', uid=OWNER, **joiner)
+    return demos, first, second
+
+
+def take_back(machine, demos, first):
+    check(first.is_waiting(), 'the freeze goes on')
+    first.signal(signal.SIGKILL)
+    equal(first.result(), 'killed')
+    machine.wait_status(demos[0].pid, 'verb', '-')
+    equal(machine.state(demos[0].pid), 'running', 'what the joiner has no right to')
+    demos[0].wait_ticks()
+
+
+def test_joining_what_one_may_not_cancel():
+    """Who has joined another user's verb for further processes does not keep it going when its own
+    writer takes it back: with O_NONBLOCK neither, nor as one who waits."""
+    same_for_both('who keeps a verb')
+    if not harness.is_root():
+        raise Skip('only root can become another user')
+    with Machine() as machine:
+        demos, first, second = join_of_two(machine, flags=os.O_NONBLOCK)
+        equal(second.result(), 'ok')
+        take_back(machine, demos, first)
+        equal(machine.state(demos[1].pid), 'running')
+        demos[1].wait_ticks()
+    with Machine() as machine:
+        demos, first, second = join_of_two(machine)
+        second.wait_waiting()
+        take_back(machine, demos, first)
+        # After EINTR Python writes once more: now a freeze of his own.
+        equal(second.result(), 'ok')
+        check('verb freeze EINTR' in machine.read(demos[1].pid, 'events'), 'the first was rolled back')
+        equal(machine.state(demos[1].pid), 'frozen')
+
+
+def test_joining_without_waiting():
+    """The user's own verb goes on for one who has joined it with O_NONBLOCK."""
+    same_for_both('who keeps a verb')
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        first = slow_freeze(machine, demo)
+        equal(machine.write(demo.pid, 'freeze', os.O_NONBLOCK), 'ok')
+        first.signal(signal.SIGKILL)
+        equal(first.result(), 'killed')
+        machine.wait_status(demo.pid, 'state', 'frozen')
+        machine.faults()
+        machine.must(demo.pid, 'thaw')
         demo.wait_ticks()
 
 

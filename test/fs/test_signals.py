@@ -12,7 +12,8 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
-from harness import Machine, Skip, check, equal
+from harness import Machine, Skip, check, equal, wait_for
+from programs import WRITE_CALL
 
 DELAY_MS = 1500
 STOPPING = ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT', 'SIGALRM', 'SIGKILL')
@@ -317,6 +318,77 @@ def test_one_of_two_is_interrupted():
             writer.signal(signal.SIGINT)
         equal([writer.result() for writer in writers], ['EINTR'] * 3)
         must_run_on(machine, demo, 'all three were interrupted')
+
+
+def processor_sec(pid):
+    """What a process has used of the processors: fields 14 and 15 of its stat."""
+    fields = harness.read_file(f'/proc/{pid}/stat').rpartition(')')[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf('SC_CLK_TCK')
+
+
+def crowd_of_writers(path, count):
+    """A process with so many threads that write `freeze`, and have got a signal that stops none of
+    them. It ends when all of them have been answered."""
+    def write():
+        # With one descriptor for all they would wait for each other.
+        with open(path, 'wb', buffering=0) as ctl:
+            ctl.write(b'freeze')
+
+    def is_in_write(thread):
+        text = harness.read_file(f'/proc/self/task/{thread.native_id}/syscall')
+        return text.split()[0] == WRITE_CALL
+
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(told)
+        equal(os.read(ready, 1), b'x', 'the writers')
+        os.close(ready)
+        return pid
+    status = 1
+    try:
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        threading.stack_size(128 << 10)
+        threads = [threading.Thread(target=write) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: all(map(is_in_write, threads)), 'all of them to wait')
+        for thread in threads:
+            signal.pthread_kill(thread.ident, signal.SIGUSR1)
+        os.write(told, b'x')
+        for thread in threads:
+            thread.join()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def test_many_that_wait_on():
+    """The daemon looks for further signals to those whose first one stops nothing: so often that it
+    is not kept busy by a user with many of them. Others are heard at once."""
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        phase = machine.hold('freeze')
+        first = machine.writer(demo.pid, 'freeze')
+        machine.wait_status(demo.pid, 'phase', phase)
+        crowd = crowd_of_writers(machine.ctl(demo.pid), 2000)
+        time.sleep(harness.SLOW)  # until the daemon has heard of all of them
+        used, began = processor_sec(machine.daemon.pid), time.monotonic()
+        time.sleep(2)
+        share = (processor_sec(machine.daemon.pid) - used) / (time.monotonic() - began)
+        check(share < 0.2, f'the daemon uses {share:.2f} of a processor')
+        joined = machine.writer(demo.pid, 'freeze', prepare=lambda: catch(signal.SIGTERM))
+        joined.wait_waiting()
+        joined.signal(signal.SIGTERM)
+        began = time.monotonic()
+        equal(joined.result(), 'EINTR')
+        check(time.monotonic() - began < 0.5 * harness.SLOW, 'it was heard at once')
+        machine.let_go()
+        equal(first.result(), 'ok')
+        equal(os.waitpid(crowd, 0)[1], 0, 'all of them were answered')
+        equal(machine.state(demo.pid), 'frozen')
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
 
 
 def test_nonblocking_writer_may_go():

@@ -88,6 +88,24 @@ def test_thaw_comes_too_early():
         tool.__exit__()
 
 
+def test_ends_before_the_thaw():
+    """The program ends when the keeper has seen it alive, and has its ctl open. The pid can be
+    another process's by then, whose ctl that is: nothing is written to it."""
+    with Place() as place:
+        pid, _, tool = frozen(place)
+        ctl = f'{place.mount.path}/{pid}/ctl'
+        os.unlink(ctl)
+        os.mkfifo(ctl)  # who opens it waits until it is read
+        tool.kill()
+        wait_for(lambda: any(map(opens_a_fifo, keepers(place))), 'the keeper to open it')
+        place.kill(pid)
+        with open(ctl, 'rb') as reader:
+            equal(reader.read(), b'')
+        wait_no_keeper(place)
+        equal(place.mount.log(), [f'verb {pid}/ freeze park'])
+        tool.__exit__()
+
+
 def test_nobody_can_stand_by():
     """Then nothing is frozen."""
     with Place() as place:
@@ -117,16 +135,25 @@ def test_left_stopped():
         equal([line for line in place.mount.log() if 'thaw' in line], [f'verb {other}/ thaw'])
 
 
-def wait_no_keeper(place):
+def keepers(place):
     """They are named as who has started them."""
-    def keepers():
-        found = []
-        for name in filter(str.isdigit, os.listdir('/proc')):
-            with contextlib.suppress(OSError):
-                if place.images in read_file(f'/proc/{name}/cmdline'):
-                    found.append(name)
-        return found
-    wait_for(lambda: not keepers(), 'the keepers to end')
+    found = []
+    for name in filter(str.isdigit, os.listdir('/proc')):
+        with contextlib.suppress(OSError):
+            if place.images in read_file(f'/proc/{name}/cmdline'):
+                found.append(name)
+    return found
+
+
+def opens_a_fifo(pid):
+    with contextlib.suppress(OSError):
+        where = read_file(f'/proc/{pid}/wchan')
+        return 'fifo' in where or where == 'wait_for_partner'
+    return False
+
+
+def wait_no_keeper(place):
+    wait_for(lambda: not keepers(place), 'the keepers to end')
 
 
 def test_was_frozen_before():

@@ -188,7 +188,6 @@ static void check_questions(pid_t pid)
 /* Threads that a tracer keeps from ending come before the thread that keeps running. */
 static void test_ended_threads(int count)
 {
-	bool are_too_many = count >= GCR_PROC_THREADS_LOOKED_AT;
 	bool are_roots = count >= GCR_PROC_OWNER_THREADS;
 	struct gcr_proc_stat stat = {0};
 	uid_t uid, expected;
@@ -219,7 +218,8 @@ static void test_ended_threads(int count)
 	are_roots = false;
 	CHECK(gcr_proc_living_thread(pid) != 0 && gcr_proc_living_thread(pid) != pid);
 #else
-	CHECK(gcr_proc_living_thread(pid) == (are_too_many ? 0 : threads->last));
+	CHECK(gcr_proc_living_thread(pid) ==
+	      (count >= GCR_PROC_THREADS_LOOKED_AT ? 0 : threads->last));
 #endif
 	expected = geteuid() ? geteuid() : SOMEBODY;
 	if (are_roots)
