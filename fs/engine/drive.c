@@ -24,6 +24,9 @@
  * Short wait for an ending program, which may be gone a moment later or run destructors for long.
  */
 #define ENDING_WAIT_MSEC   200
+/* How long, and how often, a process whose main thread has ended is asked for other threads. */
+#define GOING_WAIT_USEC	   (2 * GCR_USEC_PER_SEC)
+#define GOING_LOOK_MSEC	   20
 /* CUDA_ERROR_NOT_INITIALIZED: the driver has no state of the process, or no longer has one. */
 #define DRIVER_NO_STATE	   3
 /* Allowed delay of an answer that is due at the deadline. */
@@ -168,19 +171,22 @@ static int say_ending(struct gcr_drive *drive, struct gcr_error *error)
 
 /*
  * Is the process exiting? If only its main thread has ended, the others may keep running. In an
- * exit the others end too, but appear to run for a moment after the main thread's end.
+ * exit the others end too, but appear to run after the main thread's end until they have had a
+ * processor, which takes long on a busy machine.
  */
 static bool is_going(struct gcr_drive *drive)
 {
+	int64_t until_usec = gcr_clock_usec() + GOING_WAIT_USEC;
 	struct gcr_process *process = drive->process;
 	struct gcr_proc_stat stat;
 
-	if (gcr_process_is_going(process))
-		return true;
-	if (gcr_proc_stat(process->pid, &stat) < 0 || !stat.is_exiting)
-		return false;
-	gcr_drive_pause(drive, ENDING_WAIT_MSEC);
-	return gcr_process_is_going(process);
+	while (!gcr_process_is_going(process)) {
+		if (gcr_proc_stat(process->pid, &stat) < 0 || !stat.is_exiting ||
+		    gcr_clock_usec() >= until_usec)
+			return false;
+		gcr_drive_pause(drive, GOING_LOOK_MSEC);
+	}
+	return true;
 }
 
 int gcr_drive_explain_end(struct gcr_drive *drive, int result, struct gcr_error *error)

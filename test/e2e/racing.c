@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * racing: preloaded into the daemon, makes a process (test/e2e/changing.c) run as root just when
- * its status is read. GPUCR_TEST_RACING names a file with three numbers: the process, the number of
- * the read of its status at which this happens (from 1), and a number that differs from the one of
- * the previous request.
+ * racing: preloaded into the daemon, makes a process (test/e2e/changing.c) run as root just when a
+ * verb reads its status. GPUCR_TEST_RACING names a file with three numbers: the process, the number
+ * of the verb's read of its status at which this happens (from 1), and a number that differs from
+ * the one of the previous request. Reads by other threads of the daemon, which look at processes
+ * all the time, do not count.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #define TRIES	   1000
@@ -65,6 +67,13 @@ static size_t await(const char *path, bool is_root, char *text, size_t size)
 	return bytes;
 }
 
+static bool is_verbs_thread(void)
+{
+	char name[16] = "";
+
+	return !prctl(PR_GET_NAME, name) && !strcmp(name, "gpucrfs-task");
+}
+
 static bool is_meant(const char *path, pid_t *ret_pid)
 {
 	const char *name = getenv("GPUCR_TEST_RACING");
@@ -72,8 +81,8 @@ static bool is_meant(const char *path, pid_t *ret_pid)
 	char text[64];
 	bool is_it;
 
-	if (!name || strncmp(path, "/proc/", 6) != 0 || !strstr(path, "/status") ||
-	    !read_text(name, text, sizeof(text)) ||
+	if (!name || !is_verbs_thread() || strncmp(path, "/proc/", 6) != 0 ||
+	    !strstr(path, "/status") || !read_text(name, text, sizeof(text)) ||
 	    sscanf(text, "%ld %ld %ld", &pid, &nth, &number) != 3)
 		return false;
 	snprintf(text, sizeof(text), "/proc/%ld/status", pid);
