@@ -187,8 +187,12 @@ static void fetch_words(const char *mount, const char *directory, off_t events_b
 static bool has_ended(int pidfd)
 {
 	struct pollfd end = {.fd = pidfd, .events = POLLIN};
+	int r;
 
-	return poll(&end, 1, 0) != 0;
+	do {
+		r = poll(&end, 1, 0);
+	} while (r < 0 && errno == EINTR);
+	return r != 0;
 }
 
 /* @pidfd: of the process of @directory, -1: it may be any. */

@@ -22,10 +22,15 @@
 typedef void gcr_listener_fork(void);
 
 /*
- * A context was destroyed or reset, and everything made in it is gone. Called inside the gate. Also
- * called with the handle of a green context.
+ * A context was destroyed or reset, and everything made in it is gone. Called inside the gate.
  */
 typedef void gcr_listener_context_gone(CUcontext context);
+
+/*
+ * A green context was destroyed. Memory that was allocated in it belongs to the primary context and
+ * stays. Another context may have got this handle already.
+ */
+typedef void gcr_listener_green_gone(CUcontext context);
 
 /*
  * The primary context of @device was destroyed or reset, or was found to be gone. Called with
@@ -65,6 +70,7 @@ typedef void gcr_listener_start(void);
 
 GCR_LISTENERS(fork);
 GCR_LISTENERS(context_gone);
+GCR_LISTENERS(green_gone);
 GCR_LISTENERS(primary_gone);
 GCR_LISTENERS(stream_gone);
 GCR_LISTENERS(first_call);

@@ -153,6 +153,7 @@ static void context_gone(CUcontext context)
 }
 
 GCR_LISTEN(context_gone, context_gone);
+GCR_LISTEN(green_gone, context_gone);
 
 /*
  * Has this capture ended? The default stream of another thread cannot be queried; its capture has

@@ -367,7 +367,7 @@ static CUresult destroy(__typeof__(cuGreenCtxDestroy) *real, struct green *green
 		insert(green);
 		return result;
 	}
-	GCR_TELL(context_gone, green->context);
+	GCR_TELL(green_gone, green->context);
 	green->handle = NULL;
 	if (recorded == CUDA_SUCCESS)
 		insert(green);

@@ -14,7 +14,6 @@
 
 #include "backend/preload/gate/gate.h"
 #include "backend/preload/gate/gate_close.h"
-#include "backend/preload/gate/gate_close.h"
 #include "backend/preload/gate/thread.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"

@@ -5,6 +5,7 @@
  * context.
  */
 #include "backend/preload/gate/green.h"
+#include "backend/preload/memory/allocation.h"
 #include "backend/preload/memory/limit.h"
 #include "backend/preload/memory/table.h"
 #include "test/unit/preload/test_gate.h"
@@ -429,8 +430,43 @@ static void test_fork(void)
 	busy(make_stream(green));
 }
 
+static __typeof__(cuGreenCtxDestroy) *real_destroy;
+static CUcontext reused;
+static CUdeviceptr other_memory;
+
+/* Right after the driver's call another thread gets the handle for a context, and allocates. */
+static CUresult destroy_and_reuse(void *green)
+{
+	CUresult result = real_destroy(green);
+	struct gcr_mapping *mapping;
+
+	CHECK(cuMemAlloc_v2(&other_memory, 8u << 20) == CUDA_SUCCESS);
+	gcr_table_lock();
+	mapping = gcr_table_find_allocation(other_memory);
+	CHECK(mapping);
+	mapping->allocation->context = reused;
+	gcr_table_unlock();
+	return result;
+}
+
+/* The end of a green context frees no memory, whatever context has its handle. */
+static void test_handle_is_reused(void)
+{
+	void *green;
+
+	use_gpu();
+	green = make_green();
+	reused = context_of(green);
+	real_destroy = GCR_REAL(cuGreenCtxDestroy);
+	gcr_reals[GCR_ENTRY_cuGreenCtxDestroy] = (void *)destroy_and_reuse;
+	CHECK(cuGreenCtxDestroy(green) == CUDA_SUCCESS);
+	gcr_reals[GCR_ENTRY_cuGreenCtxDestroy] = (void *)real_destroy;
+	CHECK(gcr_allocation_owns(other_memory));
+}
+
 static const struct gate_test tests[] = {
 	{"event of primary", test_event_of_primary},
+	{"handle is reused", test_handle_is_reused},
 	{"streams", test_streams},
 	{"destroyed", test_destroyed},
 	{"destroyed in capture", test_destroyed_in_capture},
