@@ -46,6 +46,7 @@ struct gcr_transit {
 	 */
 	int *fds;
 	size_t fds_count;
+	unsigned int *openings; /* pieces of each file that are copied back; guarded by lock */
 
 	/* the copy */
 	pthread_t threads[THREADS_MAX];
@@ -134,7 +135,8 @@ static int make_files(struct gcr_transit *transit, struct gcr_quota *quota, stru
 	int result = 0;
 
 	transit->fds = calloc(count, sizeof(*transit->fds));
-	if (!transit->fds)
+	transit->openings = calloc(count, sizeof(*transit->openings));
+	if (!transit->fds || !transit->openings)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	for (size_t i = 0; i < count; i++) {
 		size_t left = count - i;
@@ -399,6 +401,33 @@ static int copy_in(int from_fd, int to_fd, const struct piece *piece, char *buff
 	return result;
 }
 
+/* The table of inodes counts the file once, however many of its pieces are copied at a time. */
+static int open_back(struct gcr_transit *transit, const struct piece *piece, int to_fd)
+{
+	unsigned int *openings = &transit->openings[piece->index - transit->first];
+	int result = 0;
+	GCR_LOCK_SCOPE(&transit->lock);
+
+	if (!*openings)
+		result = gcr_inodes_open(to_fd);
+	if (!result)
+		++*openings;
+	return result;
+}
+
+static void close_back(struct gcr_transit *transit, const struct piece *piece, int to_fd)
+{
+	bool is_last;
+
+	pthread_mutex_lock(&transit->lock);
+	is_last = !--transit->openings[piece->index - transit->first];
+	if (is_last)
+		gcr_inodes_leave(to_fd);
+	pthread_mutex_unlock(&transit->lock);
+	if (is_last)
+		gcr_inodes_close(to_fd, &(struct gcr_inodes_bytes){0});
+}
+
 /*
  * Copy into a file of the store that users may have open. The table of inodes counts the file as
  * open until the piece is copied, so that no user begins to map the file during the copy.
@@ -407,7 +436,7 @@ static int copy_back(struct gcr_transit *transit, int from_fd, int to_fd, struct
 		     char *buffer)
 {
 	struct stat stat;
-	int result = gcr_inodes_open(to_fd);
+	int result = open_back(transit, piece, to_fd);
 
 	if (result < 0)
 		return result;
@@ -418,8 +447,7 @@ static int copy_back(struct gcr_transit *transit, int from_fd, int to_fd, struct
 	piece->keeps_memory = !result && (piece->is_shared || gcr_inodes_is_passed(&stat));
 	if (!result)
 		result = copy_out(transit, from_fd, to_fd, piece, buffer);
-	gcr_inodes_leave(to_fd);
-	gcr_inodes_close(to_fd, &(struct gcr_inodes_bytes){0});
+	close_back(transit, piece, to_fd);
 	return result;
 }
 
@@ -591,6 +619,7 @@ static void close_files(struct gcr_transit *transit, bool keeps)
 	for (size_t i = 0; i < transit->fds_count; i++)
 		close(transit->fds[i]);
 	free(transit->fds);
+	free(transit->openings);
 	close(transit->fd);
 }
 

@@ -458,9 +458,11 @@ static int start(struct gcr_place *place, const struct gcr_command *command,
 		gcr_waiter_arm(waiter, &(struct gcr_waited){restore, abandon, ref, unref});
 	if (is_new)
 		result = launch(restore);
-	if (is_new && result < 0 && waiter) {
+	if (is_new && result < 0) {
+		/* Others may have joined meanwhile, also if this writer does not wait. */
 		answer_all(restore, -result);
-		result = 0;
+		if (waiter)
+			result = 0;
 	}
 	if (restore)
 		unref(restore);

@@ -287,7 +287,8 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
  */
 static bool must_stop_locked(const struct gcr_store *store)
 {
-	return store->stopping && store->mountpoint &&
+	/* Not since gcr_store_stop_filler(), which sets `stopping` without a limit. */
+	return store->removals_until_usec && store->mountpoint &&
 	       gcr_clock_usec() >= store->removals_until_usec;
 }
 

@@ -3,10 +3,12 @@
  * The store: files that are removed while they are mapped, open, or have another name; removals
  * that fail.
  */
+#include <dirent.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 
+#include "fs/base/digest_buffer.h"
 #include "fs/store/store_private.h"
 #include "test/unit/store/mapped.h"
 
@@ -539,6 +541,74 @@ static void test_aborted_place(void)
 	stop();
 }
 
+#define GOING_COUNT 20
+
+static unsigned int count_going(void)
+{
+	char path[sizeof(runtime) + 16];
+	_cleanup_closedir_ DIR *found = NULL;
+	const struct dirent *entry;
+	unsigned int count = 0;
+
+	snprintf(path, sizeof(path), "%s/store", runtime);
+	found = opendir(path);
+	CHECK(found);
+	while ((entry = readdir(found)))
+		count += !strncmp(entry->d_name, ".gone-", 6);
+	return count;
+}
+
+/*
+ * At its end the daemon carries out the removals that take no long, whether it has a pool or not.
+ * The store stays here, as a frozen process needs it.
+ */
+static void test_queued_at_the_end(uint64_t pool_bytes)
+{
+	struct gcr_snapshot *going[GOING_COUNT], *frozen;
+	struct gcr_error error;
+
+	if (geteuid())
+		return;
+	start(1024 * MIB, pool_bytes);
+	CHECK(!try_create(1000, PAGE, &frozen, &error));
+	for (int i = 0; i < GOING_COUNT; i++)
+		CHECK(!try_create(2000 + i, 8 * MIB, &going[i], &error));
+	gcr_snapshot_unref(frozen);
+	for (size_t i = 0; i < GOING_COUNT; i++)
+		gcr_snapshot_discard(going[i]);
+	stop();
+	CHECK(count_going() == 0);
+	start(1024 * MIB, 0);
+	gcr_store_sweep(store);
+	stop();
+}
+
+/* A write for which only a kept snapshot could make room does not wait for removals in vain. */
+static void test_room_beside_a_removal(void)
+{
+	const struct gcr_tree_sum nothing = {0};
+	struct gcr_digest_buffer *digests = NULL;
+	struct gcr_snapshot *kept;
+	struct gcr_error error;
+	struct gcr_room *room;
+
+	daemon_.options.keep_bytes = 64 * MIB;
+	start(96 * MIB, 0);
+	CHECK(!try_create(2, 40 * MIB, &kept, &error));
+	CHECK(!gcr_digest_buffer_create(gcr_snapshot_first_chunk(kept, 1), &digests));
+	CHECK(!gcr_store_keep(kept, &digests));
+	CHECK(!gcr_room_create(store, 0, &nothing, 0, &room));
+	/* As during the removal of very many names. */
+	pthread_mutex_lock(&store->lock);
+	store->removing = true;
+	pthread_mutex_unlock(&store->lock);
+	CHECK(!gcr_room_take(room, 0, 60 * MIB));
+	gcr_room_settle(room, 60 * MIB, 0, 0);
+	gcr_room_destroy(room);
+	stop();
+	daemon_.options.keep_bytes = 0;
+}
+
 static void test_all(void)
 {
 	test_removed_in_the_end();
@@ -558,6 +628,9 @@ static void test_all(void)
 	test_names_that_cost_nothing();
 	test_another_file_of_that_name();
 	test_aborted_place();
+	test_queued_at_the_end(0);
+	test_queued_at_the_end(PAGE);
+	test_room_beside_a_removal();
 }
 
 int main(int argc, char **argv)
