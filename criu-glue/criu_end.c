@@ -29,20 +29,14 @@
 #define END_TIMEOUT_USEC  (10 * GCR_USEC_PER_SEC)
 #define NESTED_MAX	  64 /* levels of processes below CRIU that are searched */
 
-/* Has the process of the pidfd been waited for? Until then no other process has its pid. */
-static bool is_gone(int pidfd)
-{
-	return syscall(SYS_pidfd_send_signal, pidfd, 0, NULL, 0) < 0 && errno == ESRCH;
-}
-
 /* SIGSTOP takes effect with a delay; until then the process could still start others. */
 static void await_stop(pid_t pid, int pidfd)
 {
 	int64_t until_usec = gcr_clock_usec() + STOP_TIMEOUT_USEC;
 	struct gcr_proc_stat stat;
 
-	while (!is_gone(pidfd) && gcr_proc_stat(pid, &stat) == 0 && !strchr("TtZX", stat.state) &&
-	       gcr_clock_usec() < until_usec)
+	while (!gcr_pidfd_is_gone(pidfd) && gcr_proc_stat(pid, &stat) == 0 &&
+	       !strchr("TtZX", stat.state) && gcr_clock_usec() < until_usec)
 		usleep(STOP_POLL_USEC);
 }
 
@@ -73,7 +67,7 @@ static int kill_child(pid_t child, void *data)
 	if (pidfd < 0 || gcr_proc_stat(child, &stat) < 0 || stat.parent != killing->parent)
 		return 0;
 	/* After that: if the parent is there, its pid was its own, and the child is its child. */
-	if (is_gone(killing->parent_pidfd))
+	if (gcr_pidfd_is_gone(killing->parent_pidfd))
 		return 1;
 	gcr_criu_send_signal(pidfd, SIGSTOP);
 	if (killing->levels > 0)

@@ -86,7 +86,7 @@ static int compare_tcp(const void *a, const void *b)
 	return left->inode < right->inode ? -1 : left->inode > right->inode;
 }
 
-/* Sockets without an inode are nobody's any more. */
+/* Fills in the table. Lines without an inode are of sockets that no process has open any more. */
 static void parse_tcp(struct opens_scan *scan, char *text, struct opens_tcp_table *table)
 {
 	size_t lines = 0;

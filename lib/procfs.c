@@ -668,6 +668,11 @@ int gcr_proc_each_span(pid_t pid, const char *prefix,
 	return each_line_of_maps(pid, visit_span, &spans);
 }
 
+bool gcr_pidfd_is_gone(int pidfd)
+{
+	return syscall(SYS_pidfd_send_signal, pidfd, 0, NULL, 0) < 0 && errno == ESRCH;
+}
+
 int gcr_proc_open(pid_t pid, uint64_t start_ticks, int *ret_pidfd)
 {
 	_cleanup_close_ int pidfd = -1;
@@ -685,7 +690,7 @@ int gcr_proc_open(pid_t pid, uint64_t start_ticks, int *ret_pidfd)
 	if (stat.start_ticks != start_ticks)
 		return -ESRCH;
 	/* The process still exists, so its pid was not reused before the start time was read. */
-	if (syscall(SYS_pidfd_send_signal, pidfd, 0, NULL, 0) < 0 && errno == ESRCH)
+	if (gcr_pidfd_is_gone(pidfd))
 		return -ESRCH;
 	*ret_pidfd = TAKE_FD(pidfd);
 	return 0;

@@ -144,6 +144,9 @@ struct gcr_proc_span {
 int gcr_proc_each_span(pid_t pid, const char *prefix,
 		       int (*visit)(const struct gcr_proc_span *span, void *data), void *data);
 
+/* Has the process of the pidfd been waited for? Until then no other process has its pid. */
+bool gcr_pidfd_is_gone(int pidfd);
+
 /* Opens a pidfd for exactly this process: -ESRCH if the start time is not @start_ticks. */
 int gcr_proc_open(pid_t pid, uint64_t start_ticks, int *ret_pidfd);
 

@@ -31,17 +31,6 @@
 #define BUSY_MS	  120000
 
 /* Does the descriptor become readable within that time? */
-static bool becomes_readable(int fd, int timeout_ms)
-{
-	struct pollfd wait = {.fd = fd, .events = POLLIN};
-	int r;
-
-	do {
-		r = poll(&wait, 1, timeout_ms);
-	} while (r < 0 && errno == EINTR);
-	return r > 0;
-}
-
 static bool is_traced(pid_t pid)
 {
 	_cleanup_free_ char *text = NULL;
@@ -63,7 +52,8 @@ static int thaw(const char *mount, const struct gcr_kept *kept, struct gcr_error
 
 	for (int waited_ms = 0;; waited_ms += SETTLE_MS) {
 		r = gcr_mount_write_to(mount, kept, "thaw\n", error);
-		if (r != -EBUSY || waited_ms >= BUSY_MS || becomes_readable(kept->pidfd, SETTLE_MS))
+		if (r != -EBUSY || waited_ms >= BUSY_MS ||
+		    gcr_becomes_readable(kept->pidfd, SETTLE_MS))
 			return r;
 	}
 }
@@ -76,9 +66,9 @@ static void settle(const char *mount, const struct gcr_kept *kept)
 	int r;
 
 	for (int waited_ms = 0; waited_ms < LET_GO_MS && is_traced(kept->pid); waited_ms += LOOK_MS)
-		if (becomes_readable(kept->pidfd, LOOK_MS))
+		if (gcr_becomes_readable(kept->pidfd, LOOK_MS))
 			return;
-	if (becomes_readable(kept->pidfd, gcr_proc_has_ended(kept->pid) ? -1 : SETTLE_MS))
+	if (gcr_becomes_readable(kept->pidfd, gcr_proc_has_ended(kept->pid) ? -1 : SETTLE_MS))
 		return;
 	if (!gcr_proc_stat(kept->pid, &stat) && stat.state == 'T') {
 		syslog(LOG_NOTICE,
@@ -88,7 +78,7 @@ static void settle(const char *mount, const struct gcr_kept *kept)
 		return;
 	}
 	r = thaw(mount, kept, &error);
-	if (r < 0 && !becomes_readable(kept->pidfd, 0))
+	if (r < 0 && !gcr_becomes_readable(kept->pidfd, 0))
 		syslog(LOG_ERR, "process %d, which CRIU let go on, could not be thawed: %s",
 		       (int)kept->pid, error.words);
 }

@@ -184,15 +184,15 @@ static void fetch_words(const char *mount, const char *directory, off_t events_b
 			return;
 }
 
-static bool has_ended(int pidfd)
+bool gcr_becomes_readable(int fd, int timeout_ms)
 {
-	struct pollfd end = {.fd = pidfd, .events = POLLIN};
+	struct pollfd wait = {.fd = fd, .events = POLLIN};
 	int r;
 
 	do {
-		r = poll(&end, 1, 0);
+		r = poll(&wait, 1, timeout_ms);
 	} while (r < 0 && errno == EINTR);
-	return r != 0;
+	return r > 0;
 }
 
 /* @pidfd: of the process of @directory, -1: it may be any. */
@@ -218,7 +218,7 @@ static int write_verb(const char *mount, const char *directory, int pidfd, const
 		return gcr_error_set(error, errno, "%s: %s", path, strerror(errno));
 	/* An open ctl stays that of one process: it is the right one, which has the pid even now.
 	 */
-	if (pidfd >= 0 && has_ended(pidfd))
+	if (pidfd >= 0 && gcr_becomes_readable(pidfd, 0))
 		return gcr_error_set(error, ESRCH, "process %s has ended", directory);
 	written = write(fd, verb, length);
 	if (written == (ssize_t)length)

@@ -66,6 +66,9 @@ int gcr_mount_look(const char *mount, pid_t pid, struct gcr_mount_look *ret_look
 int gcr_mount_write(const char *mount, const char *directory, const char *verb, int flags,
 		    struct gcr_error *error);
 
+/* Does the descriptor become readable, as a pidfd at the end of its process? -1: waits for ever. */
+bool gcr_becomes_readable(int fd, int timeout_ms);
+
 /* A process, whose pid is its own as long as the pidfd has not become readable. */
 struct gcr_kept {
 	pid_t pid;

@@ -24,8 +24,8 @@ void gcr_cancellation_hold(struct gcr_cancellation *cancellation);
  */
 void gcr_cancellation_end(struct gcr_cancellation *cancellation, int error_number);
 /*
- * Has the writer been interrupted? Then nobody waits for the verbs, and gcr_cancellation_end() may
- * be called with a lock held.
+ * Has the writer been interrupted? Its request is answered then, so that gcr_cancellation_end()
+ * answers no request and may be called with a lock held.
  */
 bool gcr_cancellation_is_given_up(const struct gcr_cancellation *cancellation);
 

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "fs/base/user_counts.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/lock.h"
@@ -30,7 +31,7 @@ struct gcr_event_log {
 	char *bytes;
 	size_t size;
 	size_t capacity;
-	uid_t owner;	    /* 0: counts for nobody */
+	uid_t owner;	    /* for whom the memory counts; 0: not limited */
 	size_t charged;	    /* the part of the capacity that counts for the owner */
 	struct line *lines; /* the lines that make up `bytes` */
 	size_t lines_count;
@@ -48,59 +49,34 @@ struct gcr_event_reader {
 	struct gcr_event_reader *next;
 };
 
-/* What the logs of each user have together. */
+/* The bytes that the logs of each user have together. */
 static struct {
 	pthread_mutex_t lock;
-	struct total {
-		uid_t owner;
-		size_t bytes;
-	} * list;
-	size_t count;
+	struct gcr_user_counts bytes;
 } totals = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-/* The user's total, which is made if it is missing; NULL: no memory. Lock: totals. */
-static struct total *find_total_locked(uid_t owner)
-{
-	struct total *list = totals.list;
-
-	for (size_t i = 0; i < totals.count; i++)
-		if (list[i].owner == owner)
-			return &list[i];
-	list = reallocarray(list, totals.count + 1, sizeof(*list));
-	if (!list)
-		return NULL;
-	totals.list = list;
-	list[totals.count] = (struct total){.owner = owner};
-	return &list[totals.count++];
-}
 
 /* May the log have this capacity? If so, it counts for the owner. */
 static bool charge(struct gcr_event_log *log, size_t capacity)
 {
-	struct total *total;
+	size_t *total;
 
 	if (!log->owner || capacity <= GCR_EVENT_LOG_BYTES_ALWAYS)
 		return true;
 	GCR_LOCK_SCOPE(&totals.lock);
-	total = find_total_locked(log->owner);
-	if (!total || total->bytes + capacity - log->charged > GCR_EVENT_OWNER_BYTES_MAX)
+	total = gcr_user_counts_get(&totals.bytes, log->owner);
+	if (!total || *total + capacity - log->charged > GCR_EVENT_OWNER_BYTES_MAX)
 		return false;
-	total->bytes += capacity - log->charged;
+	*total += capacity - log->charged;
 	log->charged = capacity;
 	return true;
 }
 
 static void release_charge(const struct gcr_event_log *log)
 {
-	struct total *total;
-
 	if (!log->charged)
 		return;
 	GCR_LOCK_SCOPE(&totals.lock);
-	total = find_total_locked(log->owner);
-	total->bytes -= log->charged;
-	if (!total->bytes)
-		*total = totals.list[--totals.count];
+	gcr_user_counts_release(&totals.bytes, log->owner, log->charged);
 }
 
 int gcr_event_log_create(struct gcr_event_log **ret_log)

@@ -104,9 +104,9 @@ int gcr_quota_take_beyond(struct gcr_quota *quota, enum gcr_quota_kind kind, uid
 void gcr_quota_count(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid, uint64_t amount,
 		     struct gcr_quota_charge *ret_charge);
 /*
- * Checks, before descriptors are made that no kind of amount counts: with @count more of them, is
- * the part of the descriptors that is reserved for the daemon and root still free? -ENFILE, with
- * @error set: it is not. 0 for a user who is not limited.
+ * Checks, before descriptors are made that no kind of amount counts, that @count more of them leave
+ * free the part of the descriptors that is reserved for the daemon and root. Returns 0 if so, and
+ * for a user who is not limited; else -ENFILE, with @error set.
  */
 int gcr_quota_check_descriptors(struct gcr_quota *quota, uid_t uid, uint64_t count,
 				struct gcr_error *error);

@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "fs/base/user_counts.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/procfs.h"
@@ -41,11 +42,6 @@ struct gcr_waiter {
 	int64_t look_usec;	 /* monotonic: when the thread looks at it again */
 };
 
-struct owner {
-	uid_t uid;
-	size_t watched;
-};
-
 struct gcr_waiters {
 	pthread_t thread;
 
@@ -55,9 +51,8 @@ struct gcr_waiters {
 	struct gcr_waiter *interrupted; /* not looked at yet; holds a reference to each */
 
 	/* Used by the thread only. */
-	struct gcr_waiter *watched; /* likewise */
-	struct owner *owners;	    /* of those that are watched */
-	size_t owners_count;
+	struct gcr_waiter *watched;    /* likewise */
+	struct gcr_user_counts owners; /* how many waiters of each owner are watched */
 };
 
 static uint64_t signal_bit(int signal_number)
@@ -87,7 +82,7 @@ bool gcr_waiter_is_answered(struct gcr_waiter *waiter)
 	return answered;
 }
 
-/* If the writer has given up, abandons what it waits for, and returns true. */
+/* If the writer has given up, abandons the verb that the writer waits for, and returns true. */
 static bool abandons(struct gcr_waiter *waiter)
 {
 	if (!gives_up(waiter->caller))
@@ -99,28 +94,12 @@ static bool abandons(struct gcr_waiter *waiter)
 	return true;
 }
 
-/* The entry of an owner, which is made if it is missing; NULL: no memory. */
-static struct owner *find_owner(struct gcr_waiters *waiters, uid_t uid)
-{
-	struct owner *owners = waiters->owners;
-
-	for (size_t i = 0; i < waiters->owners_count; i++)
-		if (owners[i].uid == uid)
-			return &owners[i];
-	owners = reallocarray(owners, waiters->owners_count + 1, sizeof(*owners));
-	if (!owners)
-		return NULL;
-	waiters->owners = owners;
-	owners[waiters->owners_count] = (struct owner){.uid = uid};
-	return &owners[waiters->owners_count++];
-}
-
 static void begin_watching(struct gcr_waiters *waiters, struct gcr_waiter *waiter)
 {
-	struct owner *owner = find_owner(waiters, waiter->owner);
+	size_t *watched = gcr_user_counts_get(&waiters->owners, waiter->owner);
 
-	if (owner)
-		owner->watched++;
+	if (watched)
+		++*watched;
 	waiter->next = waiters->watched;
 	waiters->watched = waiter;
 }
@@ -129,20 +108,16 @@ static void begin_watching(struct gcr_waiters *waiters, struct gcr_waiter *waite
 static void end_watching(struct gcr_waiters *waiters, struct gcr_waiter **link)
 {
 	struct gcr_waiter *waiter = *link;
-	struct owner *owner = find_owner(waiters, waiter->owner);
 
-	if (owner && owner->watched)
-		owner->watched--;
-	if (owner && !owner->watched)
-		*owner = waiters->owners[--waiters->owners_count];
+	gcr_user_counts_release(&waiters->owners, waiter->owner, 1);
 	*link = waiter->next;
 	gcr_waiter_unref(waiter);
 }
 
 static void look_later(struct gcr_waiters *waiters, struct gcr_waiter *waiter)
 {
-	const struct owner *owner = find_owner(waiters, waiter->owner);
-	size_t rounds = 1 + (owner ? owner->watched / LOOKS_OF_OWNER : 0);
+	const size_t *watched = gcr_user_counts_get(&waiters->owners, waiter->owner);
+	size_t rounds = 1 + (watched ? *watched / LOOKS_OF_OWNER : 0);
 
 	waiter->look_usec = gcr_clock_usec() + (int64_t)rounds * LOOK_USEC;
 }
@@ -253,7 +228,7 @@ void gcr_waiters_destroy(struct gcr_waiters *waiters)
 	pthread_join(waiters->thread, NULL);
 	unref_all(waiters->interrupted);
 	unref_all(waiters->watched);
-	free(waiters->owners);
+	free(waiters->owners.list);
 	pthread_cond_destroy(&waiters->changed);
 	pthread_mutex_destroy(&waiters->lock);
 	free(waiters);

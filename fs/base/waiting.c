@@ -37,7 +37,7 @@ int gcr_waiting_add(struct gcr_waiting *waiting, struct gcr_waiter *waiter, bool
 	return 0;
 }
 
-/* Ends the cancellations whose writers have been answered, which answers nobody. */
+/* Ends the cancellations whose writers have been answered already. */
 static void drop_given_up(struct gcr_waiting *waiting)
 {
 	size_t kept = 0;

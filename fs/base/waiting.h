@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Those who wait for the end of a verb: its writers, and the `cancel`s of it. The list is as long
- * as the writers that wait now, however many have been interrupted. The caller's lock guards it.
+ * The list of those who wait for the end of a verb: its writers, and the `cancel`s of it. The list
+ * is as long as the writers that wait now, however many have been interrupted. The caller's lock
+ * guards the list.
  */
 #ifndef GCR_FS_BASE_WAITING_H
 #define GCR_FS_BASE_WAITING_H
@@ -12,7 +13,7 @@
 struct gcr_cancellation;
 struct gcr_waiter;
 
-/* All zeros: nobody waits. */
+/* An empty list is all zeros. */
 struct gcr_waiting {
 	struct gcr_waiting_writer {
 		struct gcr_waiter *waiter; /* a reference */
@@ -23,7 +24,7 @@ struct gcr_waiting {
 	size_t cancellations_count, cancellations_room;
 };
 
-/* Frees the list; nobody may wait any more. */
+/* Frees the list, which has no writers and no cancellations any more. */
 void gcr_waiting_finish(struct gcr_waiting *waiting);
 
 /*

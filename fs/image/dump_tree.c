@@ -43,8 +43,7 @@ void gcr_dump_forget_tree(struct gcr_dump *dump)
 
 bool gcr_dump_is_gone(const struct gcr_dump_member *member)
 {
-	return member->pidfd < 0 ||
-	       (syscall(SYS_pidfd_send_signal, member->pidfd, 0, NULL, 0) < 0 && errno == ESRCH);
+	return member->pidfd < 0 || gcr_pidfd_is_gone(member->pidfd);
 }
 
 static int open_members(struct gcr_dump_member *members, size_t count)

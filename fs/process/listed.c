@@ -7,13 +7,7 @@
 
 #include "fs/process/gpus.h"
 #include "lib/cleanup.h"
-
-/* Adds with saturation at UINT64_MAX. */
-static void add(uint64_t *sum, uint64_t bytes)
-{
-	if (__builtin_add_overflow(*sum, bytes, sum))
-		*sum = UINT64_MAX;
-}
+#include "lib/sum.h"
 
 int gcr_listed_check(struct gcr_daemon *daemon, struct gcr_extent *extents, size_t count,
 		     struct gcr_error *error)
@@ -27,13 +21,14 @@ int gcr_listed_check(struct gcr_daemon *daemon, struct gcr_extent *extents, size
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	for (size_t i = 0; i < count; i++) {
 		int index = gcr_gpus_index(daemon->gpus, extents[i].gpu);
+		uint64_t *sum;
 
 		if (index < 0)
 			return gcr_error_set(error, ENODEV,
 					     "it has memory on a GPU that is not known here");
 		extents[i].gpu_index = (uint32_t)index;
-		add(extents[i].kind == GCR_MEMORY_DEVICE ? &device_bytes[index] : &managed_bytes,
-		    extents[i].bytes);
+		sum = extents[i].kind == GCR_MEMORY_DEVICE ? &device_bytes[index] : &managed_bytes;
+		*sum = gcr_sum(*sum, extents[i].bytes);
 	}
 	gcr_gpus_snapshot(daemon->gpus, reply);
 	for (uint32_t i = 0; i < reply->gpus_count; i++) {
@@ -42,7 +37,7 @@ int gcr_listed_check(struct gcr_daemon *daemon, struct gcr_extent *extents, size
 			managed_most = UINT64_MAX;
 			continue;
 		}
-		add(&managed_most, reply->gpus[i].total_bytes);
+		managed_most = gcr_sum(managed_most, reply->gpus[i].total_bytes);
 		if (device_bytes[i] > reply->gpus[i].total_bytes)
 			return gcr_error_set(error, EPROTO,
 					     "its preload library lists %" PRIu64

@@ -11,6 +11,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/proc_file.h"
+#include "lib/sum.h"
 
 /* Returns a key's value, the rest of its line. NULL: the first block has no such key. */
 static const char *find_value(const char *text, const char *key, size_t *ret_length)
@@ -99,7 +100,7 @@ static uint32_t read_gpus(const char *text)
 static void add_number(uint64_t *sum, const char *text)
 {
 	if (isdigit((unsigned char)*text))
-		*sum = swap_sum(*sum, strtoull(text, NULL, 10));
+		*sum = gcr_sum(*sum, strtoull(text, NULL, 10));
 }
 
 static enum swap_state state_of(const struct swap_label *label)
@@ -143,7 +144,7 @@ static void place_vram(struct swap_process *process, uint64_t vram_bytes)
 	uint64_t sum = 0;
 
 	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++)
-		sum = swap_sum(sum, process->vram_bytes[gpu]);
+		sum = gcr_sum(sum, process->vram_bytes[gpu]);
 	if (vram_bytes == SWAP_UNKNOWN || vram_bytes <= sum)
 		return;
 	if (process->gpus && !(process->gpus & (process->gpus - 1)))

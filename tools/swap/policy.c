@@ -17,6 +17,7 @@
 
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/sum.h"
 #include "tools/swap/policy_private.h"
 
 #define CONFIRM_USEC   (500 * GCR_USEC_PER_MSEC) /* after this delay the figures are reliable */
@@ -97,7 +98,7 @@ static bool is_candidate(const struct look *look, size_t i)
 static uint64_t gives(const struct look *look, size_t i, unsigned int gpu, bool is_hopeful)
 {
 	const struct swap_process *process = &look->situation->processes[i];
-	uint64_t bytes = swap_sum(process->vram_bytes[gpu], process->unplaced_bytes);
+	uint64_t bytes = gcr_sum(process->vram_bytes[gpu], process->unplaced_bytes);
 	uint64_t kept = look->memories[i]->kept_bytes;
 
 	if (is_hopeful || process->gpus == SWAP_ALL_GPUS)
@@ -148,7 +149,7 @@ static uint64_t need(const struct wanter *wanter, unsigned int gpu)
 {
 	uint64_t bytes = wanter->process->need_bytes[gpu];
 
-	return bytes && !wanter->is_hopeful ? swap_sum(bytes, wanter->memory->extra_bytes) : bytes;
+	return bytes && !wanter->is_hopeful ? gcr_sum(bytes, wanter->memory->extra_bytes) : bytes;
 }
 
 /*
@@ -165,7 +166,7 @@ static int short_gpu(const struct look *look, const struct wanter *wanter)
 			continue;
 		for (size_t i = 0; i < look->situation->count; i++)
 			if (look->is_victim[i])
-				bytes = swap_sum(bytes, gives(look, i, gpu, wanter->is_hopeful));
+				bytes = gcr_sum(bytes, gives(look, i, gpu, wanter->is_hopeful));
 		if (total && bytes > total)
 			bytes = total;
 		if (bytes < need(wanter, gpu))
@@ -200,7 +201,7 @@ static void reserve(struct look *look, const struct swap_process *process,
 
 		if (!bytes || look->free_bytes[gpu] == SWAP_UNKNOWN)
 			continue;
-		bytes = swap_sum(bytes, memory->extra_bytes);
+		bytes = gcr_sum(bytes, memory->extra_bytes);
 		look->free_bytes[gpu] -= bytes < look->free_bytes[gpu] ? bytes
 								       : look->free_bytes[gpu];
 	}
@@ -353,11 +354,11 @@ static uint64_t most_bytes(struct look *look, const struct wanter *wanter)
 	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++) {
 		if (!(wanter->gpus & 1u << gpu) || look->free_bytes[gpu] == SWAP_UNKNOWN)
 			continue;
-		sum = swap_sum(sum, look->free_bytes[gpu]);
+		sum = gcr_sum(sum, look->free_bytes[gpu]);
 		for (size_t i = 0; i < look->situation->count; i++)
 			if (i != wanter->index && is_candidate(look, i) &&
 			    shares(look, i, wanter->gpus))
-				sum = swap_sum(sum, gives(look, i, gpu, true));
+				sum = gcr_sum(sum, gives(look, i, gpu, true));
 	}
 	return sum;
 }
@@ -500,7 +501,7 @@ static void learn_shortage(struct look *look, const struct wanter *wanter)
 
 		if (!bytes || look->free_bytes[gpu] == SWAP_UNKNOWN)
 			continue;
-		sum = swap_sum(sum, bytes);
+		sum = gcr_sum(sum, bytes);
 		if (look->free_bytes[gpu] < bytes)
 			return; /* the figures alone explain the failure */
 		if (look->free_bytes[gpu] - bytes < least)

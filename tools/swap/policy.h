@@ -41,12 +41,6 @@ struct swap_process {
 	uint64_t kept_bytes; /* VRAM that stayed on the GPUs although the process is frozen */
 };
 
-/* The sum, or UINT64_MAX if it is larger: a program has a part in all figures, and may lie. */
-static inline uint64_t swap_sum(uint64_t a, uint64_t b)
-{
-	return a < UINT64_MAX - b ? a + b : UINT64_MAX;
-}
-
 struct swap_situation {
 	uint64_t free_bytes[SWAP_GPUS_MAX];  /* SWAP_UNKNOWN: no figure available */
 	uint64_t total_bytes[SWAP_GPUS_MAX]; /* 0: no figure available */

@@ -15,6 +15,7 @@
 
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/sum.h"
 
 #define ANSWER_MAX   (1 << 20)
 #define ANSWER_SEC   5
@@ -32,7 +33,7 @@ static uint64_t need_of(const struct swap_process *process)
 	uint64_t sum = 0;
 
 	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++)
-		sum = swap_sum(sum, process->need_bytes[gpu]);
+		sum = gcr_sum(sum, process->need_bytes[gpu]);
 	return sum;
 }
 
