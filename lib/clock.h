@@ -23,14 +23,12 @@ static inline int64_t gcr_clock_usec(void)
 	return gcr_clock_read(CLOCK_MONOTONIC);
 }
 
-/* The real-time clock's time @usec from now, for calls that take an absolute timeout. */
-static inline struct timespec gcr_clock_after(int64_t usec)
+/* @usec in the form that system calls and ...clockwait() functions take. */
+static inline struct timespec gcr_clock_timespec(int64_t usec)
 {
-	int64_t then_usec = gcr_clock_read(CLOCK_REALTIME) + usec;
-
 	return (struct timespec){
-		.tv_sec = (time_t)(then_usec / GCR_USEC_PER_SEC),
-		.tv_nsec = (long)(then_usec % GCR_USEC_PER_SEC) * 1000,
+		.tv_sec = (time_t)(usec / GCR_USEC_PER_SEC),
+		.tv_nsec = (long)(usec % GCR_USEC_PER_SEC) * 1000,
 	};
 }
 

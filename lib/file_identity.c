@@ -413,8 +413,6 @@ static int await_end(struct job *job, const struct gcr_identity_options *options
 	while (job->threads) {
 		int64_t now_usec = gcr_clock_usec();
 		int64_t until_usec = now_usec + LOOK_USEC;
-		struct timespec until = {until_usec / GCR_USEC_PER_SEC,
-					 until_usec % GCR_USEC_PER_SEC * 1000};
 
 		if (!reason && options->cancel && atomic_load(options->cancel))
 			reason = ECANCELED;
@@ -430,7 +428,7 @@ static int await_end(struct job *job, const struct gcr_identity_options *options
 				options->left(options->data);
 			return -reason;
 		}
-		pthread_cond_clockwait(&job->ended, &job->lock, CLOCK_MONOTONIC, &until);
+		gcr_cond_wait_until(&job->ended, &job->lock, until_usec);
 	}
 	return reason && job->result == -ECANCELED ? -reason : job->result;
 }

@@ -16,6 +16,7 @@
 
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 
 /* Interval at which the thread checks for files that have been unlinked. */
 #define SWEEP_MSEC 200
@@ -164,16 +165,14 @@ static void *run(void *data)
 	pins->driver->cuCtxSetCurrent(pins->context);
 	pthread_mutex_lock(&pins->lock);
 	while (!pins->leaving) {
-		struct timespec until;
-
 		if (step(pins))
 			continue;
 		if (!pins->list) {
 			pthread_cond_wait(&pins->changed, &pins->lock);
 			continue;
 		}
-		until = gcr_clock_after(SWEEP_MSEC * GCR_USEC_PER_MSEC);
-		pthread_cond_timedwait(&pins->changed, &pins->lock, &until);
+		gcr_cond_wait_until(&pins->changed, &pins->lock,
+				    gcr_clock_usec() + SWEEP_MSEC * GCR_USEC_PER_MSEC);
 	}
 	pthread_mutex_unlock(&pins->lock);
 	return NULL;

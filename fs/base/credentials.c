@@ -321,14 +321,11 @@ static void *open_as(void *data)
 static int await_opening(struct opening *opening)
 {
 	int64_t until_usec = gcr_clock_usec() + OPEN_USEC;
-	struct timespec until = {until_usec / GCR_USEC_PER_SEC,
-				 until_usec % GCR_USEC_PER_SEC * 1000};
 	int result = 0;
 
 	pthread_mutex_lock(&opening->lock);
 	while (!opening->has_ended && !result)
-		result = pthread_cond_clockwait(&opening->ended, &opening->lock, CLOCK_MONOTONIC,
-						&until);
+		result = gcr_cond_wait_until(&opening->ended, &opening->lock, until_usec);
 	result = -ETIMEDOUT;
 	if (opening->has_ended) {
 		result = opening->result;

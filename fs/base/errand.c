@@ -104,10 +104,9 @@ int gcr_errand_begin(struct gcr_quota *quota, enum gcr_errand_kind kind, uid_t u
 	errand->is_limited = gcr_quota_is_limited(quota, errand->owner);
 	pthread_mutex_lock(&errands.lock);
 	while ((result = try_locked(errand, error)) == -EAGAIN) {
-		struct timespec until = gcr_clock_after(LOOK_USEC);
 		bool is_over;
 
-		pthread_cond_timedwait(&errands.ended, &errands.lock, &until);
+		gcr_cond_wait_until(&errands.ended, &errands.lock, gcr_clock_usec() + LOOK_USEC);
 		pthread_mutex_unlock(&errands.lock);
 		is_over = is_stopped(wait);
 		if (is_over)

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/lock.h"
 
 #define OPCODE_INIT	 26
 #define INIT_EXT	 (1u << 30) /* flags: flags2 is valid */
@@ -29,7 +30,7 @@
 #define OPEN_PASSTHROUGH (1u << 7)
 
 #define BUCKETS	    64
-#define WAIT_NSEC   100000000
+#define WAIT_USEC   (100 * GCR_USEC_PER_MSEC)
 /* Limit of waiting session threads; the others are needed to read the close requests. */
 #define WAITERS_MAX 4
 
@@ -206,20 +207,16 @@ static int register_backing(int fd)
 int gcr_passthrough_wait(uint64_t node)
 {
 	struct opened *opened;
-	struct timespec until;
+	int64_t until_usec = gcr_clock_usec() + WAIT_USEC;
 	int timed_out = 0;
 	bool is_passed;
 
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_nsec += WAIT_NSEC;
-	until.tv_sec += until.tv_nsec / 1000000000;
-	until.tv_nsec %= 1000000000;
 	pthread_mutex_lock(&passthrough.lock);
 	while ((opened = *find(node)) && opened->backing && !timed_out &&
 	       passthrough.waiters < WAITERS_MAX) {
 		passthrough.waiters++;
-		timed_out = pthread_cond_clockwait(&passthrough.is_closed, &passthrough.lock,
-						   CLOCK_MONOTONIC, &until);
+		timed_out =
+			gcr_cond_wait_until(&passthrough.is_closed, &passthrough.lock, until_usec);
 		passthrough.waiters--;
 	}
 	is_passed = opened && opened->backing;

@@ -17,6 +17,7 @@
 #include "fs/base/user_counts.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 #include "lib/procfs.h"
 
 #define LOOK_USEC      (50 * GCR_USEC_PER_MSEC)
@@ -166,7 +167,6 @@ static void *watch(void *data)
 	pthread_mutex_lock(&waiters->lock);
 	while (!waiters->stopping) {
 		struct gcr_waiter *list = TAKE_PTR(waiters->interrupted);
-		struct timespec until;
 
 		if (!list && !waiters->watched) {
 			pthread_cond_wait(&waiters->changed, &waiters->lock);
@@ -179,11 +179,8 @@ static void *watch(void *data)
 			look_usec = gcr_clock_usec() + LOOK_USEC;
 		}
 		pthread_mutex_lock(&waiters->lock);
-		until = (struct timespec){look_usec / GCR_USEC_PER_SEC,
-					  look_usec % GCR_USEC_PER_SEC * 1000};
 		if (waiters->watched && !waiters->interrupted && !waiters->stopping)
-			pthread_cond_clockwait(&waiters->changed, &waiters->lock, CLOCK_MONOTONIC,
-					       &until);
+			gcr_cond_wait_until(&waiters->changed, &waiters->lock, look_usec);
 	}
 	pthread_mutex_unlock(&waiters->lock);
 	return NULL;

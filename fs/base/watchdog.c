@@ -12,6 +12,7 @@
 
 #include "fs/base/log.h"
 #include "lib/cleanup.h"
+#include "lib/lock.h"
 
 static struct {
 	pthread_mutex_t lock;
@@ -108,15 +109,12 @@ static void *run(void *data)
 	pthread_mutex_lock(&watchdog->lock);
 	while (!watchdog->is_ending) {
 		int64_t until_usec = gcr_clock_usec() + watchdog->config.period_usec;
-		struct timespec until = {until_usec / GCR_USEC_PER_SEC,
-					 until_usec % GCR_USEC_PER_SEC * 1000};
 
 		pthread_mutex_unlock(&watchdog->lock);
 		look(watchdog);
 		pthread_mutex_lock(&watchdog->lock);
 		while (!watchdog->is_ending &&
-		       pthread_cond_clockwait(&watchdog->changed, &watchdog->lock, CLOCK_MONOTONIC,
-					      &until) != ETIMEDOUT)
+		       gcr_cond_wait_until(&watchdog->changed, &watchdog->lock, until_usec) == 0)
 			;
 	}
 	pthread_mutex_unlock(&watchdog->lock);

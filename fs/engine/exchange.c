@@ -25,6 +25,7 @@
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 
 /* Interval between checks for a stop. */
 #define LOOK_USEC   (20 * GCR_USEC_PER_MSEC)
@@ -110,14 +111,11 @@ void gcr_exchange_wait_a_moment(struct gcr_exchange *exchange,
 				enum gcr_exchange_progress wanted)
 {
 	int64_t until_usec = gcr_clock_usec() + LOOK_USEC;
-	struct timespec until = {until_usec / GCR_USEC_PER_SEC,
-				 until_usec % GCR_USEC_PER_SEC * 1000};
 	int result = 0;
 
 	pthread_mutex_lock(&exchange->lock);
 	while (*progress < wanted && !result)
-		result = pthread_cond_clockwait(&exchange->changed, &exchange->lock,
-						CLOCK_MONOTONIC, &until);
+		result = gcr_cond_wait_until(&exchange->changed, &exchange->lock, until_usec);
 	pthread_mutex_unlock(&exchange->lock);
 }
 

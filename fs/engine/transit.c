@@ -560,14 +560,8 @@ int gcr_transit_end(struct gcr_transit *transit, bool (*is_to_stop)(void *data),
 
 	pthread_mutex_lock(&transit->lock);
 	while (transit->running_count) {
-		int64_t until_usec = gcr_clock_usec() + LOOK_USEC;
-		const struct timespec until = {
-			.tv_sec = (time_t)(until_usec / GCR_USEC_PER_SEC),
-			.tv_nsec = (long)(until_usec % GCR_USEC_PER_SEC) * 1000,
-		};
-
-		if (pthread_cond_clockwait(&transit->ended, &transit->lock, CLOCK_MONOTONIC,
-					   &until) != ETIMEDOUT ||
+		if (gcr_cond_wait_until(&transit->ended, &transit->lock,
+					gcr_clock_usec() + LOOK_USEC) == 0 ||
 		    is_stopped || !is_to_stop)
 			continue;
 		pthread_mutex_unlock(&transit->lock);

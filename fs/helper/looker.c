@@ -201,8 +201,8 @@ uid_t gcr_looker_owner(pid_t pid)
  */
 static int await_turn_locked(struct gcr_one_look *look)
 {
-	struct timespec until =
-		gcr_clock_after(look->free_wait_usec ? look->free_wait_usec : FREE_WAIT_USEC);
+	int64_t until_usec =
+		gcr_clock_usec() + (look->free_wait_usec ? look->free_wait_usec : FREE_WAIT_USEC);
 	struct share share = count_locked(look->owner);
 	int result = 0;
 
@@ -218,7 +218,7 @@ static int await_turn_locked(struct gcr_one_look *look)
 			return 0;
 		if (result)
 			break;
-		result = -pthread_cond_timedwait(&pool.changed, &pool.lock, &until);
+		result = gcr_cond_wait_until(&pool.changed, &pool.lock, until_usec);
 		share = count_locked(look->owner);
 	}
 	remove_locked(look);

@@ -153,7 +153,7 @@ static bool has_share_locked(uid_t owner, bool is_close)
  */
 static int take(uid_t owner, bool is_close, struct receiver **ret_receiver)
 {
-	struct timespec until = gcr_clock_after(FREE_WAIT_USEC);
+	int64_t until_usec = gcr_clock_usec() + FREE_WAIT_USEC;
 	int r = 0;
 
 	if (!pool.path)
@@ -165,7 +165,7 @@ static int take(uid_t owner, bool is_close, struct receiver **ret_receiver)
 		return -EBUSY;
 	}
 	while (!pool.idle_count && pool.count == HELPERS_MAX && !r)
-		r = pthread_cond_timedwait(&pool.changed, &pool.lock, &until);
+		r = gcr_cond_wait_until(&pool.changed, &pool.lock, until_usec);
 	if (pool.idle_count) {
 		*ret_receiver = pool.idle[--pool.idle_count];
 		(*ret_receiver)->is_close = is_close;

@@ -406,9 +406,9 @@ static void reap_dead(const struct gcr_stop *stop)
 static void wait_done(struct gcr_stop *stop)
 {
 	for (;;) {
-		struct timespec until = gcr_clock_after(REAP_INTERVAL_USEC);
+		struct timespec until = gcr_clock_timespec(gcr_clock_usec() + REAP_INTERVAL_USEC);
 
-		if (sem_timedwait(&stop->done, &until) == 0)
+		if (sem_clockwait(&stop->done, CLOCK_MONOTONIC, &until) == 0)
 			return;
 		if (errno == ETIMEDOUT)
 			reap_dead(stop);

@@ -128,8 +128,7 @@ int gcr_dump_begin_reading(struct gcr_dump *dump, struct gcr_error *error)
 static int join_for(pthread_t thread, int64_t timeout_usec)
 {
 	int64_t until_usec = gcr_clock_usec() + timeout_usec;
-	struct timespec until = {until_usec / GCR_USEC_PER_SEC,
-				 until_usec % GCR_USEC_PER_SEC * 1000};
+	struct timespec until = gcr_clock_timespec(until_usec);
 
 	return pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until);
 }

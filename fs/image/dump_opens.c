@@ -189,9 +189,7 @@ static int await(struct gcr_dump *dump, struct job *job)
 
 	pthread_mutex_lock(&job->lock);
 	while (!job->is_done && !result) {
-		struct timespec until = gcr_clock_after(STOP_USEC);
-
-		pthread_cond_timedwait(&job->done, &job->lock, &until);
+		gcr_cond_wait_until(&job->done, &job->lock, gcr_clock_usec() + STOP_USEC);
 		if (job->is_done)
 			break;
 		if (gcr_task_stopped(dump->task))

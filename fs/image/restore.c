@@ -24,6 +24,7 @@
 #include "fs/store/folder.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 
 #define DEADLINE_USEC (600 * GCR_USEC_PER_SEC)
 
@@ -180,11 +181,8 @@ static int wait_for(struct gcr_restore *restore, struct ending *ending,
 
 	pthread_mutex_lock(&ending->lock);
 	while (!ending->is_over) {
-		int64_t until_usec = gcr_clock_usec() + 50 * GCR_USEC_PER_MSEC;
-		struct timespec until = {until_usec / GCR_USEC_PER_SEC,
-					 until_usec % GCR_USEC_PER_SEC * 1000};
-
-		pthread_cond_clockwait(&ending->changed, &ending->lock, CLOCK_MONOTONIC, &until);
+		gcr_cond_wait_until(&ending->changed, &ending->lock,
+				    gcr_clock_usec() + 50 * GCR_USEC_PER_MSEC);
 		pthread_mutex_unlock(&ending->lock);
 		if (!is_told && gcr_restore_stopped(restore)) {
 			is_told = true;

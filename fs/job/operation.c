@@ -488,14 +488,11 @@ void gcr_operations_create(struct gcr_daemon *daemon)
 void gcr_operations_wait(int64_t timeout_usec)
 {
 	int64_t until_usec = gcr_clock_usec() + timeout_usec;
-	struct timespec until = {until_usec / GCR_USEC_PER_SEC,
-				 until_usec % GCR_USEC_PER_SEC * 1000};
 	int result = 0;
 
 	pthread_mutex_lock(&operations.lock);
 	while (operations.list && !result)
-		result = pthread_cond_clockwait(&operations.none_left, &operations.lock,
-						CLOCK_MONOTONIC, &until);
+		result = gcr_cond_wait_until(&operations.none_left, &operations.lock, until_usec);
 	pthread_mutex_unlock(&operations.lock);
 }
 

@@ -20,6 +20,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
+#include "lib/lock.h"
 #include "lib/proc_page.h"
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
@@ -282,7 +283,7 @@ static void *run(void *data)
 		return NULL;
 	pthread_mutex_lock(&sampler->lock);
 	while (!sampler->stopping) {
-		struct timespec until;
+		int64_t until_usec;
 
 		sampler->woken = false;
 		pthread_mutex_unlock(&sampler->lock);
@@ -293,9 +294,9 @@ static void *run(void *data)
 				pthread_cond_wait(&sampler->changed, &sampler->lock);
 			continue;
 		}
-		until = gcr_clock_after(GCR_SAMPLE_MSEC * GCR_USEC_PER_MSEC);
+		until_usec = gcr_clock_usec() + GCR_SAMPLE_MSEC * GCR_USEC_PER_MSEC;
 		while (!sampler->stopping &&
-		       !pthread_cond_timedwait(&sampler->changed, &sampler->lock, &until))
+		       !gcr_cond_wait_until(&sampler->changed, &sampler->lock, until_usec))
 			;
 	}
 	pthread_mutex_unlock(&sampler->lock);

@@ -21,6 +21,7 @@
 #include "fs/store/record.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 #include "lib/manifest.h"
 #include "lib/procfs.h"
 
@@ -129,13 +130,6 @@ static void keep_locked(struct gcr_gpus *gpus, const struct gcr_vendor *vendor,
 	join_locked(gpus);
 }
 
-static void wait_until(struct gcr_gpus *gpus, int64_t usec)
-{
-	struct timespec until = {usec / GCR_USEC_PER_SEC, usec % GCR_USEC_PER_SEC * 1000};
-
-	pthread_cond_clockwait(&gpus->changed, &gpus->lock, CLOCK_MONOTONIC, &until);
-}
-
 /*
  * Calls back the readers that need not wait any longer, in order. Called with the lock held, which
  * is released during the callbacks.
@@ -178,7 +172,7 @@ static void *let_readers_go(void *data)
 		if (!gpus->readers)
 			pthread_cond_wait(&gpus->changed, &gpus->lock);
 		else if (gpus->asking)
-			wait_until(gpus, gpus->readers->until_usec);
+			gcr_cond_wait_until(&gpus->changed, &gpus->lock, gpus->readers->until_usec);
 	}
 	release_readers_locked(gpus, true);
 	pthread_mutex_unlock(&gpus->lock);
@@ -269,7 +263,8 @@ static void *refresh(void *data)
 				has_helpers = false;
 				pthread_mutex_lock(&gpus->lock);
 			} else {
-				wait_until(gpus, used_usec + idle_usec);
+				gcr_cond_wait_until(&gpus->changed, &gpus->lock,
+						    used_usec + idle_usec);
 			}
 			continue;
 		}

@@ -84,7 +84,7 @@ static void make_pass(struct gcr_scan *scan, bool known)
 
 int gcr_scan_now(struct gcr_scan *scan, int64_t timeout_usec)
 {
-	struct timespec until = gcr_clock_after(timeout_usec);
+	int64_t deadline_usec = gcr_clock_usec() + timeout_usec;
 	uint64_t wanted;
 	int r = 0;
 
@@ -93,7 +93,7 @@ int gcr_scan_now(struct gcr_scan *scan, int64_t timeout_usec)
 	scan->is_asked = true;
 	eventfd_write(scan->wake_fd, 1);
 	while (scan->ended < wanted && r == 0)
-		r = -pthread_cond_timedwait(&scan->done, &scan->lock, &until);
+		r = gcr_cond_wait_until(&scan->done, &scan->lock, deadline_usec);
 	return scan->ended >= wanted ? scan->result : r;
 }
 

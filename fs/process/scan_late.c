@@ -146,13 +146,13 @@ static int64_t look_at_next(struct gcr_late *late)
 /* Rests for so long, or (-1) until a look is queued. False: the thread has to end. */
 static bool rest(struct gcr_late *late, int64_t usec)
 {
-	struct timespec until = gcr_clock_after(usec < REST_USEC ? usec : REST_USEC);
+	int64_t until_usec = gcr_clock_usec() + (usec < REST_USEC ? usec : REST_USEC);
 	int r = 0;
 
 	GCR_LOCK_SCOPE(&late->lock);
 	while (!late->is_ending && r == 0 && (usec >= 0 || !pick_locked(late)))
 		r = usec < 0 ? pthread_cond_wait(&late->changed, &late->lock)
-			     : pthread_cond_timedwait(&late->changed, &late->lock, &until);
+			     : gcr_cond_wait_until(&late->changed, &late->lock, until_usec);
 	return !late->is_ending;
 }
 

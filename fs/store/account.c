@@ -17,6 +17,7 @@
 
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 #include "lib/pack_file.h"
 #include "lib/proc_cgroup.h"
 
@@ -240,10 +241,5 @@ uint32_t gcr_store_next_number_locked(struct gcr_store *store)
 
 void gcr_store_wait_until_locked(struct gcr_store *store, int64_t deadline_usec)
 {
-	const struct timespec deadline = {
-		.tv_sec = (time_t)(deadline_usec / GCR_USEC_PER_SEC),
-		.tv_nsec = (long)(deadline_usec % GCR_USEC_PER_SEC) * 1000,
-	};
-
-	pthread_cond_clockwait(&store->changed, &store->lock, CLOCK_MONOTONIC, &deadline);
+	gcr_cond_wait_until(&store->changed, &store->lock, deadline_usec);
 }

@@ -231,15 +231,12 @@ static void work_on_locked(struct gcr_store *store, struct gcr_pool_file *file)
 /* Wait for new work, or for the end of the pause after a failure. Lock: store. */
 static void wait_locked(struct gcr_store *store)
 {
-	struct timespec until = {store->retry_usec / GCR_USEC_PER_SEC,
-				 store->retry_usec % GCR_USEC_PER_SEC * 1000};
-
 	if (!store->retry_usec) {
 		pthread_cond_wait(&store->changed, &store->lock);
 		return;
 	}
 	if (gcr_clock_usec() < store->retry_usec) {
-		pthread_cond_clockwait(&store->changed, &store->lock, CLOCK_MONOTONIC, &until);
+		gcr_store_wait_until_locked(store, store->retry_usec);
 		return;
 	}
 	store->retry_usec = 0;

@@ -15,6 +15,7 @@
 #include "fs/verb/packing.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 
 #define LOOK_USEC	 GCR_USEC_PER_SEC
 /*
@@ -83,14 +84,14 @@ static void *run(void *data)
 	pthread_setname_np(pthread_self(), "gpucrfs-after");
 	pthread_mutex_lock(&after->lock);
 	while (!after->stopping) {
-		struct timespec until = gcr_clock_after(LOOK_USEC);
+		int64_t until_usec = gcr_clock_usec() + LOOK_USEC;
 
 		pthread_mutex_unlock(&after->lock);
 		if (atomic_load(&after->daemon->recovered))
 			look(after);
 		pthread_mutex_lock(&after->lock);
 		while (!after->stopping &&
-		       !pthread_cond_timedwait(&after->changed, &after->lock, &until))
+		       !gcr_cond_wait_until(&after->changed, &after->lock, until_usec))
 			;
 	}
 	pthread_mutex_unlock(&after->lock);

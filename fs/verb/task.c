@@ -11,6 +11,7 @@
 #include "fs/store/store.h"
 #include "fs/verb/operation_data.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 
 /*
  * The default deadline: time for the control state, and for the bytes at a fifth of the rate of the
@@ -151,7 +152,6 @@ bool gcr_task_is_alone(const struct gcr_task *task)
 int gcr_task_commit(struct gcr_task *task)
 {
 	struct gcr_operation *operation = task->operation;
-	struct timespec until;
 	int reason;
 
 	/*
@@ -173,11 +173,9 @@ int gcr_task_commit(struct gcr_task *task)
 		operation->committed = true;
 		pthread_cond_broadcast(&operation->decided);
 	}
-	until = (struct timespec){operation->deadline_usec / GCR_USEC_PER_SEC,
-				  operation->deadline_usec % GCR_USEC_PER_SEC * 1000};
 	while (!operation->committed && !operation->stop)
-		if (pthread_cond_clockwait(&operation->decided, &operation->lock, CLOCK_MONOTONIC,
-					   &until) == ETIMEDOUT)
+		if (gcr_cond_wait_until(&operation->decided, &operation->lock,
+					operation->deadline_usec) < 0)
 			gcr_operation_stop_locked(operation, ETIMEDOUT);
 	reason = operation->committed ? 0 : operation->stop;
 	pthread_mutex_unlock(&operation->lock);

@@ -43,6 +43,7 @@
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 #include "test/fuzz/fuzz.h"
 #include "test/fuzz/peer.h"
 
@@ -181,16 +182,13 @@ static void begin(struct gcr_process *process, enum gcr_verb verb, bool data, in
 static int end(struct wait *wait, int64_t within_usec)
 {
 	int64_t until_usec = wait->begun_usec + within_usec;
-	struct timespec until = {until_usec / GCR_USEC_PER_SEC,
-				 until_usec % GCR_USEC_PER_SEC * 1000};
 
 	pthread_mutex_lock(&wait->lock);
 	while (!wait->is_over) {
-		int result = pthread_cond_clockwait(&wait->changed, &wait->lock, CLOCK_MONOTONIC,
-						    &until);
+		int result = gcr_cond_wait_until(&wait->changed, &wait->lock, until_usec);
 
 		/* A verb has exceeded its deadline. */
-		CHECK(wait->is_over || result != ETIMEDOUT);
+		CHECK(wait->is_over || result != -ETIMEDOUT);
 	}
 	pthread_mutex_unlock(&wait->lock);
 	CHECK(wait->over_usec - wait->begun_usec <= within_usec);

@@ -363,15 +363,13 @@ int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_
 	GCR_LOCK_SCOPE(&helpers->lock);
 	while (*slot) {
 		struct pollfd wake = {.fd = wake_fd, .events = POLLIN};
-		struct timespec until;
-		int64_t usec = gcr_clock_usec() + 10 * GCR_USEC_PER_MSEC;
 
 		if (wake_fd >= 0 && poll(&wake, 1, 0) == 1)
 			return -EINTR;
 		if (gcr_clock_usec() >= until_usec)
 			return -ETIMEDOUT;
-		until = (struct timespec){usec / GCR_USEC_PER_SEC, usec % GCR_USEC_PER_SEC * 1000};
-		pthread_cond_clockwait(&helpers->changed, &helpers->lock, CLOCK_MONOTONIC, &until);
+		gcr_cond_wait_until(&helpers->changed, &helpers->lock,
+				    gcr_clock_usec() + 10 * GCR_USEC_PER_MSEC);
 	}
 	*slot = make(helpers, GCR_HELPER_WORKER);
 	(*slot)->gpu = gpu;

@@ -397,7 +397,7 @@ static int wait_for_something(struct watch *watch, int64_t until_usec)
 
 	if (left_usec < 0)
 		left_usec = 0;
-	time = (struct timespec){left_usec / GCR_USEC_PER_SEC, left_usec % GCR_USEC_PER_SEC * 1000};
+	time = gcr_clock_timespec(left_usec);
 	if (ppoll(fds, GCR_ARRAY_SIZE(fds), until_usec == SWAP_NEVER ? NULL : &time, NULL) < 0)
 		return 0;
 	if (fds[2].revents) {

@@ -253,14 +253,14 @@ static void wait_for_threads(const struct verify *verify, struct contents *conte
 
 	pthread_mutex_lock(&contents->lock);
 	while (contents->running) {
-		struct timespec until = gcr_clock_after(PROGRESS_USEC);
+		int64_t until_usec = gcr_clock_usec() + PROGRESS_USEC;
 		uint64_t done;
 
 		if (!verify->options->progress) {
 			pthread_cond_wait(&contents->ended, &contents->lock);
 			continue;
 		}
-		if (!pthread_cond_timedwait(&contents->ended, &contents->lock, &until))
+		if (!gcr_cond_wait_until(&contents->ended, &contents->lock, until_usec))
 			continue;
 		done = contents->bytes_done;
 		pthread_mutex_unlock(&contents->lock);
