@@ -11,6 +11,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/*
+ * Defines FUNCTION_cleanup(), the argument for _cleanup_(): it calls @function with the variable's
+ * value unless that is NULL.
+ */
 #define GCR_DEFINE_CLEANUP(type, function)                   \
 	static inline void function##_cleanup(type *pointer) \
 	{                                                    \

@@ -136,7 +136,10 @@ static const struct {
 	[GCR_CONFINE_EMPTY] = {0, calls_of_empty, false},
 };
 
-/* Drops the bounding set first: that needs CAP_SETPCAP, which is dropped after it. */
+/*
+ * Reduces all capability sets to @kept, the bounding set first: dropping from that set needs
+ * CAP_SETPCAP, which the other sets lose afterwards. -errno.
+ */
 static int drop_capabilities(uint64_t kept)
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -162,7 +165,10 @@ static int drop_capabilities(uint64_t kept)
 }
 
 #if USE_SECCOMP
-/* Calls that are unknown to this libseccomp or this architecture need no rule. */
+/*
+ * Allows the system calls of a list. A call that this libseccomp or this architecture does not know
+ * needs no rule.
+ */
 static int allow_calls(scmp_filter_ctx filter, const char *const *calls)
 {
 	for (; *calls; calls++) {
@@ -186,7 +192,7 @@ static int allow_sockets(scmp_filter_ctx filter)
 	return r;
 }
 
-/* openat(2) of a file that exists, for reading. */
+/* Allows openat(2) for reading only: no write access, O_CREAT or O_TRUNC. */
 static int allow_reading(scmp_filter_ctx filter)
 {
 	return seccomp_rule_add(

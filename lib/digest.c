@@ -258,8 +258,8 @@ int gcr_digests_write(int directory_fd, const char *generation, const struct gcr
 }
 
 /*
- * The file has another length than expected: reports -ESTALE if it belongs to another snapshot,
- * else -EPROTO.
+ * Sets and returns the error for a file `digests` of another length than expected: -ESTALE if the
+ * file belongs to another snapshot, else -EPROTO, or the error of opening the file.
  */
 static int tell_length(int directory_fd, const char *generation, uint64_t count,
 		       struct gcr_error *error)

@@ -39,7 +39,7 @@ static inline uint64_t gcr_digest_count(uint64_t bytes)
 	return bytes / GCR_CHUNK_BYTES + (bytes % GCR_CHUNK_BYTES != 0);
 }
 
-/* The digest of a chunk of @size zeros, at most GCR_CHUNK_BYTES; for a whole chunk a constant. */
+/* Digests @size bytes chunk by chunk. @ret_digests has room for gcr_digest_count(@size) digests. */
 void gcr_digest_chunks(const void *bytes, uint64_t size, struct gcr_digest *ret_digests);
 
 /*
@@ -58,8 +58,9 @@ void gcr_digest_stream_destroy(struct gcr_digest_stream *stream);
 GCR_DEFINE_CLEANUP(struct gcr_digest_stream *, gcr_digest_stream_destroy);
 
 /*
- * Digests a whole file from its beginning to its end; the file offset does not change. @ret_bytes
- * may be NULL.
+ * Digests a whole file from its beginning to its end; the file offset does not change. *ret_bytes
+ * is the number of bytes that were digested; @ret_bytes may be NULL. -ENOMEM, or the error of
+ * pread(2).
  */
 int gcr_digest_file(int fd, uint64_t *ret_bytes, struct gcr_digest *ret_digest);
 
@@ -89,14 +90,14 @@ int gcr_digest_parse(const char *text, struct gcr_digest *ret_digest);
 #define GCR_DIGESTS_VERSION	 1
 #define GCR_DIGESTS_HEADER_BYTES 64
 
-/* @generation is a UUID as text. */
+/* Makes the header of a file with @count digests. @generation is a UUID as text. */
 void gcr_digests_header_fill(const char *generation, uint64_t count,
 			     uint8_t ret_header[GCR_DIGESTS_HEADER_BYTES]);
 
 /*
  * Checks that a header is valid and belongs to @generation with @count digests. Errors, with a
- * message: -EPROTO invalid, -EPROTONOSUPPORT another version or chunk size, -ESTALE another
- * generation.
+ * message: -EPROTO invalid, or another number of digests; -EPROTONOSUPPORT another version or chunk
+ * size; -ESTALE another generation.
  */
 int gcr_digests_header_check(const uint8_t header[GCR_DIGESTS_HEADER_BYTES], const char *generation,
 			     uint64_t count, struct gcr_error *error);
@@ -120,7 +121,8 @@ int gcr_digests_write(int directory_fd, const char *generation, const struct gcr
  * Reads the file and checks that it holds @count digests of @generation and that its own digest is
  * @expected. The caller frees the array, which takes 1/4096 of the memory that it describes, so
  * @count must have been bounded before. Errors, with a message: those of gcr_digests_header_check()
- * and gcr_beneath_read(), -EPROTO wrong length, -EBADMSG the file has changed.
+ * and gcr_beneath_read(), -EPROTO wrong length, -EBADMSG the file has changed, -E2BIG no file can
+ * hold so many digests.
  */
 int gcr_digests_read(int directory_fd, const char *generation, uint64_t count,
 		     const struct gcr_digest *expected, struct gcr_digest **ret_digests,

@@ -40,9 +40,10 @@ int gcr_extents_overlap(const struct gcr_extent *extents, size_t count, size_t *
 
 /*
  * Reads @count extents from the memfd @fd, which may have been written by any process. Every extent
- * is checked: kind, bytes (not 0, aligned, no overflow of address or sum), no two with the same
- * name, device memory before managed memory. The caller frees the array, which is NULL if @count is
- * 0. Errors, with a message: -EPROTO not such a table, -E2BIG, -ENOMEM.
+ * is checked: kind, bytes (not 0, aligned, no overflow of address or sum); no two overlap or, if
+ * they are not mapped, have the same id; device memory comes before managed memory. The caller
+ * frees the array, which is NULL if @count is 0. Errors, with a message: -EPROTO not such a table,
+ * -E2BIG, -ENOMEM.
  */
 int gcr_extents_read(int fd, size_t count, struct gcr_extent **ret_extents,
 		     struct gcr_error *error);

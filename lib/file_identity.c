@@ -461,7 +461,10 @@ static struct job *job_create(const struct gcr_file_identity *files, size_t coun
 	return TAKE_PTR(job);
 }
 
-/* *ret_left: threads are still running. */
+/*
+ * Does the work of one call. @made: the files whose identities are made; NULL: those of @files are
+ * checked. *ret_left: threads are still running.
+ */
 static int do_job(const struct gcr_file_identity *files, struct gcr_file_identity *made,
 		  size_t count, const struct gcr_identity_options *options, bool *ret_left,
 		  struct gcr_error *error)

@@ -175,7 +175,7 @@ static int check_allocations(const struct gcr_manifest *manifest, struct gcr_err
 	return 0;
 }
 
-/* A plain file name, which cannot lead to another directory. */
+/* Is @name a plain file name, which cannot lead to another directory? */
 static bool is_image_name(const char *name)
 {
 	size_t length = strnlen(name, GCR_MANIFEST_IMAGE_NAME_BYTES);

@@ -206,7 +206,7 @@ static int parse_gpu(struct manifest_parse *parse, const json_t *object, void *i
 	return result;
 }
 
-/* An address as "0x7f3a40000000", in its canonical form only. */
+/* Gets the member `address`: a number as "0x7f3a40000000", in its canonical form only. */
 static int get_address(const struct manifest_parse *parse, const json_t *object,
 		       uint64_t *ret_address)
 {
@@ -243,7 +243,8 @@ static int get_kind(const struct manifest_parse *parse, const json_t *object, ui
 }
 
 /*
- * A file's name follows from its extent: so no name leads to another directory, and all are unique.
+ * Checks that the member `file` is the name that follows from the extent: so no name leads to
+ * another directory, and all are unique.
  */
 static int check_file(const struct manifest_parse *parse, const json_t *object,
 		      const struct gcr_extent *extent)
@@ -324,7 +325,7 @@ static int parse_allocations(struct manifest_parse *parse, const json_t *root)
 	return result;
 }
 
-/* Missing if the process is only frozen; not empty if it was dumped. */
+/* Parses the list of images: missing if the process is only frozen; not empty if it was dumped. */
 static int parse_images(struct manifest_parse *parse, const json_t *root)
 {
 	struct gcr_manifest *manifest = parse->manifest;
@@ -342,7 +343,7 @@ static int parse_images(struct manifest_parse *parse, const json_t *root)
 	return result;
 }
 
-/* The size of `digests` follows from the allocations. */
+/* Parses the member `digests`; the size of that file must follow from the allocations. */
 static int parse_digests(struct manifest_parse *parse, const json_t *root)
 {
 	uint64_t expected = GCR_DIGESTS_HEADER_BYTES +
@@ -365,7 +366,7 @@ static int parse_digests(struct manifest_parse *parse, const json_t *root)
 	return result;
 }
 
-/* The members that decide whether the rest can be understood come first. */
+/* Parses all members, first those that decide whether the rest can be understood. */
 static int parse_root(struct manifest_parse *parse, const json_t *root)
 {
 	struct gcr_manifest *manifest = parse->manifest;

@@ -35,6 +35,7 @@ int gcr_manifest_decode(char *text);
 json_t *gcr_manifest_text_json(const char *text);
 /* Does @text end within @room bytes, and consist of @characters only? */
 bool gcr_manifest_consists_of(const char *text, size_t room, const char *characters);
+/* Does @text end with a NUL within @room bytes? */
 bool gcr_manifest_ends(const char *text, size_t room);
 /* Is @text a valid name of an engine? */
 bool gcr_manifest_is_engine(const char *text, size_t room);
@@ -68,9 +69,14 @@ struct manifest_parse {
 
 /*
  * manifest_members.c. All errors come with a message that begins with the path of the member @key.
+ * manifest_refuse() sets such an error and returns -@number.
  */
 int manifest_refuse(const struct manifest_parse *parse, int number, const char *key,
 		    const char *format, ...) __attribute__((format(printf, 4, 5)));
+/*
+ * Gets the member @key of @object, of the given type; @object keeps owning *ret_value. -EPROTO: the
+ * member is missing or of another type.
+ */
 int manifest_get(const struct manifest_parse *parse, const json_t *object, const char *key,
 		 json_type type, json_t **ret_value);
 /* A number from 0 to @max. */

@@ -33,7 +33,10 @@ void gcr_manifest_tree_free(struct gcr_manifest_tree *tree)
 	free(tree);
 }
 
-/* Words of visible ASCII, separated by single spaces. */
+/*
+ * Does @text consist of words of visible ASCII, separated by single spaces, and end within @room
+ * bytes?
+ */
 static bool are_words(const char *text, size_t room)
 {
 	if (!gcr_manifest_ends(text, room) || *text == ' ')
@@ -86,7 +89,7 @@ static const char *find_process_fault(const struct gcr_tree_process *process)
 	return NULL;
 }
 
-/* The manifest that contains the tree is that of the tree's root. */
+/* Checks that the manifest that contains the tree is that of the tree's root. */
 static int check_root(const struct gcr_manifest *manifest, struct gcr_error *error)
 {
 	const struct gcr_tree_process *root = &manifest->tree->processes[0];
@@ -146,7 +149,7 @@ static int check_processes(const struct gcr_manifest *manifest, struct gcr_error
 	return 0;
 }
 
-/* "pipe:[123]": a form that CRIU cannot take for another argument. */
+/* Is the key of the form "pipe:[123]", which CRIU cannot take for another argument? */
 static bool is_key(const char *key)
 {
 	size_t kind = strspn(key, "abcdefghijklmnopqrstuvwxyz");

@@ -162,7 +162,9 @@ static void join(size_t count, const uint8_t *const *planes, size_t elements, ui
 
 /* ---- packing ---- */
 
-/* 0: the result would be longer than @limit. */
+/*
+ * Packs bytes by LZ4, and returns their packed length; 0: the result would be longer than @limit.
+ */
 static size_t pack_lz4(struct gcr_packer *packer, const void *bytes, size_t size, void *ret_packed,
 		       size_t limit)
 {

@@ -50,7 +50,7 @@ size_t gcr_pack(struct gcr_packer *packer, const void *bytes, size_t size, void 
 
 /*
  * Unpacks a chunk whose original length is @size. -EBADMSG: the input is not the output of
- * gcr_pack() for so many bytes; the contents of @ret_bytes are undefined then. Whatever the input,
+ * gcr_pack() for @size bytes; the contents of @ret_bytes are undefined then. Whatever the input,
  * the function accesses nothing outside of the two buffers.
  */
 int gcr_unpack(struct gcr_packer *packer, enum gcr_pack_form form, const void *packed,

@@ -34,8 +34,8 @@ void gcr_codes_choose(const uint8_t *bytes, size_t size, struct gcr_codes *ret_c
 void gcr_codes_pack(const struct gcr_codes *codes, const uint8_t *bytes, uint8_t *ret_packed);
 
 /*
- * @ret_bytes has room for @size rounded up to 8. -EBADMSG: the input is not the output of
- * gcr_codes_pack(); no byte outside the buffers is read or written.
+ * Unpacks @size bytes into @ret_bytes, which has room for @size rounded up to 8. -EBADMSG: the
+ * input is not the output of gcr_codes_pack(); no byte outside the buffers is read or written.
  */
 int gcr_codes_unpack(const uint8_t *packed, size_t packed_size, uint8_t *ret_bytes, size_t size);
 

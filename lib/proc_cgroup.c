@@ -147,7 +147,10 @@ int gcr_cgroup_parse_mount(char *text, const char *controller, struct gcr_cgroup
 	return -ENOENT;
 }
 
-/* @controller NULL: the v2 tree. -ENOENT: the tree is not mounted here. */
+/*
+ * Finds where the tree of @controller (NULL: the v2 tree) is mounted in our mount namespace.
+ * -ENOENT: nowhere; -ENOMEM: @mount may be partly filled in.
+ */
 static int find_cgroup_mount(const char *controller, struct gcr_cgroup_mount *mount)
 {
 	_cleanup_free_ char *text = NULL;

@@ -9,7 +9,7 @@
 
 #define GCR_PROC_PATH_BYTES 64
 
-/* "/proc/PID/NAME" */
+/* Writes "/proc/PID/NAME" into @path. */
 void gcr_proc_path(char path[GCR_PROC_PATH_BYTES], pid_t pid, const char *name);
 
 /*

@@ -23,7 +23,10 @@ static int compare(const void *left, const void *right)
 	return (a->pid > b->pid) - (a->pid < b->pid);
 }
 
-/* Does the daemon lack something? Then nothing is known about the process. */
+/*
+ * Did a look fail because the daemon lacks memory or descriptors? Then nothing is known about the
+ * process.
+ */
 static bool is_shortage(int result)
 {
 	return result == -ENOMEM || result == -EMFILE || result == -ENFILE;

@@ -76,8 +76,8 @@ int gcr_proc_unpark_page(pid_t pid, int fd)
 }
 
 /*
- * Returns a descriptor of the table to read: a copy made by the source, since reading @fd can
- * block; without a source, @fd itself, duplicated.
+ * Opens the table to read as *ret_fd, the caller's: a copy made by the source, since reading @fd
+ * can block; without a source, @fd itself, duplicated.
  */
 static int copy_table(pid_t pid, int fd, int *ret_fd)
 {

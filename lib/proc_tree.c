@@ -148,7 +148,10 @@ static int add_child(pid_t child, void *data)
 	return add_member(walk, child, &stat);
 }
 
-/* -ESRCH: the root does not exist; -ETIME: the deadline. */
+/*
+ * Lists @root and its descendants in @walk. -ESRCH: the root does not exist; -ETIME: the deadline
+ * has passed; -ETIMEDOUT: a process could not be looked at in time; -E2BIG, -EACCES, -ENOMEM, ...
+ */
 static int walk_down(struct walk *walk, pid_t root)
 {
 	struct gcr_proc_stat stat;

@@ -39,7 +39,7 @@ struct gcr_proc_member {
  * parent is. The tree is walked until two walks give the same result, so the list of a stopped tree
  * is exact; a running tree may change a moment later. The caller frees the list. Errors, with a
  * message: -ESRCH no such root, -EBUSY it changes all the time, -E2BIG more than GCR_PROC_TREE_MAX,
- * -EACCES, -EOPNOTSUPP, -ENOMEM.
+ * -ETIMEDOUT a process could not be looked at in time, -EACCES, -EOPNOTSUPP, -ENOMEM.
  */
 int gcr_proc_tree(pid_t root, struct gcr_proc_member **ret_members, size_t *ret_count,
 		  struct gcr_error *error);
@@ -56,7 +56,10 @@ struct gcr_proc_tree_limits {
 	bool takes_changing;
 };
 
-/* As gcr_proc_tree(), within @limits. -E2BIG, -EBUSY: beyond these; -ETIMEDOUT: the deadline. */
+/*
+ * As gcr_proc_tree(), within @limits. -E2BIG, -EBUSY: beyond these; -ETIMEDOUT: the deadline has
+ * passed, too.
+ */
 int gcr_proc_tree_within(pid_t root, const struct gcr_proc_tree_limits *limits,
 			 struct gcr_proc_member **ret_members, size_t *ret_count,
 			 struct gcr_error *error);

@@ -184,7 +184,10 @@ static int read_thread_status(pid_t pid, pid_t tid, struct gcr_proc_status *ret_
 	return r < 0 ? r : gcr_proc_parse_status(text, ret_status);
 }
 
-/* 1: the thread is not exiting. 0: it is, or has ended. -errno: that cannot be found out. */
+/*
+ * Is the thread not exiting? 1; 0: the thread is exiting, or has ended; -errno: that cannot be
+ * found out.
+ */
 static int is_thread_living(pid_t pid, pid_t tid)
 {
 	_cleanup_free_ char *text = NULL;
@@ -696,7 +699,7 @@ int gcr_proc_open(pid_t pid, uint64_t start_ticks, int *ret_pidfd)
 	return 0;
 }
 
-/* Is the pid namespace of @target the one of @above, or a descendant of it? */
+/* Is the pid namespace of @target the one of @above, or a descendant of it? 1, 0, -errno. */
 static int is_at_or_below(const struct stat *above, pid_t target)
 {
 	_cleanup_close_ int namespace = -1;

@@ -25,10 +25,10 @@ struct gcr_proc_stat {
 int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat);
 
 /*
- * The functions below examine at most so many threads of a process to find one that is not exiting
- * (about 20 microseconds each, without a question to the source of lib/proc_source.h unless the
- * thread is no zombie): a tracer can keep any number of threads that have ended, and some callers
- * keep other threads waiting.
+ * The number of threads of a process that the functions below examine at most, to find one that is
+ * not exiting: a tracer can keep any number of threads that have ended, and some callers keep other
+ * threads waiting. A thread takes about 20 microseconds; the source of lib/proc_source.h is asked
+ * only about a thread that is no zombie.
  */
 #define GCR_PROC_THREADS_LOOKED_AT 256
 

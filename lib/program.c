@@ -85,7 +85,7 @@ static int set_signals(int ignored_signal)
 	return 0;
 }
 
-/* Writing "0" moves the writing process. */
+/* Moves the calling process into the cgroup of @procs_fd, by writing "0". -errno. */
 static int enter_cgroup(int procs_fd)
 {
 	return procs_fd > 0 && write(procs_fd, "0", 1) != 1 ? -errno : 0;

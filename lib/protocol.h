@@ -279,8 +279,8 @@ struct gcr_range {
 struct gcr_session {
 	uint32_t count; /* extents in the table */
 	/*
-	 * At most so many copies are queued at the GPU at a time, for IN until COPY arrives; 0: no
-	 * limit.
+	 * At most this many copies are queued at the GPU at a time, for IN until COPY arrives; 0:
+	 * no limit.
 	 */
 	uint32_t copies_in_flight;
 	uint64_t first_chunk;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Uses raw system calls, since those of libc change all threads. When the file system user id
- * changes, the kernel removes the thread's capabilities that override file modes, and restores them
- * later.
+ * Rights of other processes, and one thread that takes them over. The functions make raw system
+ * calls, since those of libc change all threads. When the file system user id changes, the kernel
+ * removes the thread's capabilities that override file modes, and restores them later.
  */
 #include "lib/rights.h"
 
@@ -100,7 +100,10 @@ static int set_groups(const struct gcr_file_rights *rights)
 	return syscall(SYS_setgroups, rights->groups_count, rights->groups) < 0 ? -errno : 0;
 }
 
-/* Each call returns the previous id; an invalid id only queries. */
+/*
+ * Sets the thread's ids for file systems. False: the kernel has refused. Each of the calls returns
+ * the previous id, so a call with an invalid id only queries.
+ */
 static bool set_ids(uid_t uid, gid_t gid)
 {
 	syscall(SYS_setfsgid, gid);

@@ -48,7 +48,10 @@ int gcr_uuid_parse(const char *text, uint8_t *ret_uuid)
 	return 0;
 }
 
-/* The number of characters, if only NULs follow them; 0: the bytes are not such a text. */
+/*
+ * Returns the number of characters of an id that is a text, padded with NULs; 0: the bytes are no
+ * such text.
+ */
 static size_t count_characters(const uint8_t uuid[GCR_UUID_BYTES])
 {
 	static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

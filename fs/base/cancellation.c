@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Counts the verbs that are left. EIO (not rolled back) takes precedence over EBUSY (completed). */
+/*
+ * Counts the verbs that have not ended yet. The answer is EIO if a verb was not rolled back, else
+ * the first error of any of them.
+ */
 #include "fs/base/cancellation.h"
 
 #include <errno.h>

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* One `cancel` and the verbs whose end it has to wait for before its writer is answered. */
+/*
+ * A `cancel` under way: its writer is answered when the verbs that the `cancel` stops have ended.
+ */
 #ifndef GCR_FS_BASE_CANCELLATION_H
 #define GCR_FS_BASE_CANCELLATION_H
 
@@ -19,8 +21,9 @@ void gcr_cancellation_destroy(struct gcr_cancellation *cancellation);
 /* Adds one verb to wait for. */
 void gcr_cancellation_hold(struct gcr_cancellation *cancellation);
 /*
- * One of the verbs has ended. @error_number: 0, EBUSY (the verb completed all the same) or EIO (the
- * verb could not be rolled back). The last call answers the waiter. No lock may be held.
+ * One of the verbs has ended. @error_number: 0, EBUSY (the verb completed all the same), EIO (the
+ * verb could not be rolled back), or another errno (the cancellation could not wait for the verb).
+ * The last call answers the waiter. No lock may be held.
  */
 void gcr_cancellation_end(struct gcr_cancellation *cancellation, int error_number);
 /*

@@ -21,6 +21,7 @@ struct gcr_counters {
 	_Atomic uint64_t refusals[GCR_COUNTERS_RESULTS];
 };
 
+/* Creates counters, all 0. -ENOMEM. */
 int gcr_counters_create(struct gcr_counters **ret_counters);
 void gcr_counters_destroy(struct gcr_counters *counters);
 

@@ -13,7 +13,7 @@
 
 struct fuse_ctx;
 
-/* The credentials of one of them at the time of the request. */
+/* The credentials of an opener or a writer at the time of the request. */
 struct gcr_credentials {
 	uid_t uid; /* for access to files, in our user namespace */
 	gid_t gid;
@@ -30,7 +30,7 @@ struct gcr_credentials {
  * determined count as not permitted. gcr_credentials_finish() must follow.
  */
 void gcr_credentials_take(const struct fuse_ctx *caller, struct gcr_credentials *ret_credentials);
-/* The same for files other than ctl: only the ids. */
+/* The same for files other than ctl: sets only uid, gid and counted. */
 void gcr_credentials_take_ids(const struct fuse_ctx *caller,
 			      struct gcr_credentials *ret_credentials);
 void gcr_credentials_finish(struct gcr_credentials *credentials);
@@ -63,8 +63,8 @@ bool gcr_parties_own(const struct gcr_parties *parties, uid_t owner);
  */
 bool gcr_parties_own_place(const struct gcr_parties *parties, uid_t owner);
 /* Were both pid namespaces determined in time? If not, gcr_parties_reach() may be wrongly false. */
-/* Is the process in the pid namespace of each of them, or below? */
 bool gcr_parties_are_known(const struct gcr_parties *parties);
+/* Is the process in the pid namespace of each of them, or below? */
 bool gcr_parties_reach(const struct gcr_parties *parties, pid_t pid);
 
 /* The rights of a verb written by these parties; valid after both processes have ended. */
@@ -81,7 +81,7 @@ struct gcr_rights gcr_parties_rights(const struct gcr_parties *parties);
 /*
  * May a caller with @rights (NULL: the daemon), permitted to cancel a verb on one process, cancel a
  * verb on @count processes that was started with @starters rights? The other processes may belong
- * to other users.
+ * to other users, so only root and the user who started the verb may cancel a verb on several.
  */
 bool gcr_rights_may_cancel(const struct gcr_rights *rights, const struct gcr_rights *starters,
 			   size_t count);

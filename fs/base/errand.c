@@ -67,7 +67,10 @@ static int refuse(const struct gcr_errand *errand, bool of_all, struct gcr_error
 			     words[errand->kind][0], whose, words[errand->kind][1]);
 }
 
-/* 0: the errand is in the list; -EAGAIN: the errand has to wait; -EBUSY. */
+/*
+ * Adds the errand to the list if there is a slot for it. -EAGAIN: the errand has to wait; -EBUSY,
+ * with a message: threads that were left behind hold all slots.
+ */
 static int try_locked(struct gcr_errand *errand, struct gcr_error *error)
 {
 	size_t own_most = errand->is_limited ? GCR_ERRAND_USER_MAX : GCR_ERRAND_ROOT_MAX;

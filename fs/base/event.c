@@ -55,7 +55,10 @@ static struct {
 	struct gcr_user_counts bytes;
 } totals = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* May the log have this capacity? If so, it counts for the owner. */
+/*
+ * Charges the log's new capacity to its owner. False: the logs of the owner would exceed their
+ * limit.
+ */
 static bool charge(struct gcr_event_log *log, size_t capacity)
 {
 	size_t *total;
@@ -225,6 +228,7 @@ static size_t capacity_for(const struct gcr_event_log *log, size_t more)
 	return capacity;
 }
 
+/* Makes room for a line of @more bytes, if need be by dropping older lines. -ENOMEM. Lock: log. */
 static int reserve(struct gcr_event_log *log, size_t more)
 {
 	size_t capacity;

@@ -30,6 +30,7 @@
 struct gcr_event_log;	 /* reference-counted */
 struct gcr_event_reader; /* one open file: its read position and its poller */
 
+/* Creates a log that counts for no user. -ENOMEM. */
 int gcr_event_log_create(struct gcr_event_log **ret_log);
 /* The same for a log of this user (gcr_quota_owner()), for whom it counts unless that is root. */
 int gcr_event_log_create_of(uid_t owner, struct gcr_event_log **ret_log);
@@ -57,9 +58,10 @@ void gcr_event_log_append_of(struct gcr_event_log *log, uid_t uid, const char *f
 void gcr_event_log_put_of(struct gcr_event_log *log, uid_t uid, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
+/* The log's size in bytes, and the real time of its last change. */
 void gcr_event_log_stat(struct gcr_event_log *log, uint64_t *ret_bytes, int64_t *ret_mtime_usec);
 
-/* The reader holds a reference to the log. */
+/* Creates a reader that has read nothing yet; the reader holds a reference to the log. -ENOMEM. */
 int gcr_event_reader_create(struct gcr_event_log *log, struct gcr_event_reader **ret_reader);
 void gcr_event_reader_destroy(struct gcr_event_reader *reader);
 

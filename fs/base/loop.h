@@ -22,6 +22,7 @@ struct gcr_loop;
 
 typedef void gcr_loop_handler(void *context, uint32_t number);
 
+/* Creates the loop and starts its thread. -ENOMEM, -EAGAIN. */
 int gcr_loop_create(struct gcr_loop **ret_loop);
 
 /* Stops the thread; no handler runs afterwards. Once, before gcr_loop_destroy(). */
@@ -37,7 +38,10 @@ void gcr_loop_destroy(struct gcr_loop *loop);
 void gcr_loop_handle(struct gcr_loop *loop, enum gcr_loop_source source, gcr_loop_handler *handler,
 		     void *context);
 
-/* Has the handler called when @fd is readable or hung up. Closing the descriptor removes it. */
+/*
+ * Calls the handler of @source with @number whenever @fd is readable or hung up. @fd stays the
+ * caller's; closing it removes it from the loop. -errno of epoll_ctl(2).
+ */
 int gcr_loop_add(struct gcr_loop *loop, int fd, enum gcr_loop_source source, uint32_t number);
 void gcr_loop_remove(struct gcr_loop *loop, int fd);
 

@@ -37,7 +37,9 @@ static struct {
 	struct bare bare;
 } held = {.fd = -1};
 
-/* False, with flags 0, if the file system does not support flags. */
+/*
+ * Reads the inode flags (chattr(1)) of a directory. False, with flags 0: the file system has none.
+ */
 static bool get_flags(int fd, int *ret_flags)
 {
 	*ret_flags = 0;
@@ -75,7 +77,10 @@ static int open_bare(const char *path, struct bare *ret_bare)
 	return fd;
 }
 
-/* False: there is no state file, or it is invalid. */
+/*
+ * Reads the state file; the caller frees ret_bare->path. False: there is no such file, or it is
+ * invalid.
+ */
 static bool read_state(int runtime_fd, struct bare *ret_bare)
 {
 	_cleanup_free_ void *bytes = NULL;

@@ -44,13 +44,14 @@ int gcr_passthrough_wait(uint64_t node);
 bool gcr_passthrough_is_plain(uint64_t node);
 
 /*
- * Registers an open of @node with @flags as of open(2); @fd is a descriptor of its file. @wants:
- * passthrough is permitted. On success gcr_passthrough_close() must follow when the kernel has
- * closed the node. Returns the kernel's id of the backing file, for gcr_passthrough_answer(); 0: no
- * passthrough; -ENOMEM; -EBUSY: see gcr_passthrough_wait(), or the present opens read another file
- * that had this node before.
+ * Registers an open of @node with @flags as of open(2); @fd is a descriptor of its file, and stays
+ * the caller's. @wants: passthrough is permitted. On success gcr_passthrough_close() must follow
+ * when the kernel has closed the node. Returns the kernel's id of the backing file, for
+ * gcr_passthrough_answer(); 0: no passthrough; -ENOMEM; -EBUSY: see gcr_passthrough_wait(), or the
+ * present opens read another file that had this node before.
  */
 int gcr_passthrough_open(uint64_t node, int fd, int flags, bool wants);
+/* Ends one open that gcr_passthrough_open() has registered. */
 void gcr_passthrough_close(uint64_t node);
 
 /* The kernel's answer to an open: struct fuse_open_out of linux/fuse.h 7.40. */

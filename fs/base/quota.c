@@ -155,6 +155,7 @@ static struct user **find_locked(struct gcr_quota *quota, uid_t owner)
 	return link;
 }
 
+/* The entry of the user, made if there is none. NULL: no memory. */
 static struct user *get_locked(struct gcr_quota *quota, uid_t owner)
 {
 	struct user **link = find_locked(quota, owner);
@@ -231,6 +232,7 @@ static void name_user(uid_t owner, char name[NAME_BYTES])
 		snprintf(name, NAME_BYTES, "%u", (unsigned int)owner);
 }
 
+/* Sets the error of a quota that is exceeded, counts the refusal, and returns the kind's -errno. */
 static int refuse_locked(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t owner,
 			 uint64_t held, uint64_t amount, struct gcr_error *error)
 {

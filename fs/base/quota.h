@@ -65,9 +65,9 @@ struct gcr_quota_charge {
 };
 
 /*
- * @subuid_path: see gcr_subuids_create(). Once the daemon has @descriptors_max or more open
- * descriptors, ordinary users get no more resources that need descriptors; 0: not checked. -ENOMEM,
- * ...
+ * Creates quotas of which nothing is taken. @subuid_path: see gcr_subuids_create(). Once the daemon
+ * has @descriptors_max or more open descriptors, ordinary users get no more resources that need
+ * descriptors; 0: not checked. -ENOMEM, ...
  */
 int gcr_quota_create(const struct gcr_quota_limits *limits, const char *subuid_path,
 		     uint64_t descriptors_max, struct gcr_quota **ret_quota);
@@ -90,9 +90,9 @@ uid_t gcr_quota_owner(struct gcr_quota *quota, uid_t uid);
 bool gcr_quota_is_limited(struct gcr_quota *quota, uid_t uid);
 
 /*
- * Takes @amount for @uid. Returns the kind's errno if the quota is exceeded; -ENFILE: no
+ * Takes @amount for @uid. Returns 0; the kind's -errno if the quota is exceeded; -ENFILE: no
  * descriptors are left for users; -ENOMEM. Sets @error. *ret_charge must be empty, and remains
- * empty on errors.
+ * empty on errors and for a user who is not limited.
  */
 int gcr_quota_take(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid, uint64_t amount,
 		   struct gcr_quota_charge *ret_charge, struct gcr_error *error);
@@ -121,7 +121,7 @@ struct gcr_quota_held {
 
 /*
  * Would @amount more exceed the quota of @owner (see gcr_quota_owner()), with @held in addition to
- * the charges? Returns 0, or the kind's errno with @error set.
+ * the charges? Returns 0, or the kind's -errno with @error set.
  */
 int gcr_quota_check_held(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t owner,
 			 uint64_t held, uint64_t amount, struct gcr_error *error);

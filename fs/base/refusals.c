@@ -63,7 +63,7 @@ void gcr_refusals_destroy(struct gcr_refusals *refusals)
 	free(refusals);
 }
 
-/* NULL: the user has no entry. */
+/* The user's entry; NULL: there is none. */
 static struct user *find_locked(struct gcr_refusals *refusals, uid_t uid)
 {
 	for (size_t i = 0; i < USERS_MAX; i++)
@@ -72,6 +72,7 @@ static struct user *find_locked(struct gcr_refusals *refusals, uid_t uid)
 	return NULL;
 }
 
+/* The user's entry; a new one replaces the entry that has not been used for longest. */
 static struct user *get_locked(struct gcr_refusals *refusals, uid_t uid)
 {
 	struct user *user = find_locked(refusals, uid);
@@ -113,6 +114,7 @@ void gcr_refusals_render(struct gcr_refusals *refusals, uid_t uid, FILE *stream)
 	gcr_error_print(&error, stream);
 }
 
+/* Has the bucket a line left? It holds @most lines, and gets one back each @period_usec. */
 static bool has_one(const struct allowance *allowance, int64_t now_usec, int64_t period_usec,
 		    int most)
 {

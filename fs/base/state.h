@@ -49,6 +49,7 @@ const char *gcr_verb_name(enum gcr_verb verb);
 
 /* -EINVAL if @name (of @length bytes) is not a verb. */
 int gcr_verb_parse(const char *name, size_t length, enum gcr_verb *ret_verb);
+/* -EINVAL if @name is not a state. */
 int gcr_state_parse(const char *name, enum gcr_state *ret_state);
 
 /* The transition that @verb makes from @from; NULL if the verb does not apply there. */

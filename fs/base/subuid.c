@@ -196,7 +196,10 @@ static bool is_trusted(const struct stat *stat)
 	       (!stat->st_uid || stat->st_uid == geteuid());
 }
 
-/* Reads the file. Of a larger one the whole lines up to FILE_BYTES_MAX: *ret_cut. */
+/*
+ * Reads the file as text, which the caller frees; NULL: no memory. *ret_cut: the file is larger
+ * than FILE_BYTES_MAX, and the text ends with the last whole line before that.
+ */
 static char *read_file(int fd, bool *ret_cut)
 {
 	_cleanup_free_ char *text = malloc(FILE_BYTES_MAX + 1);

@@ -39,6 +39,7 @@ static struct owing *find_owing_locked(uid_t owner)
 	return least;
 }
 
+/* Have the owner's look-ups exceeded their share of the time? */
 static bool owes_too_much(uid_t owner)
 {
 	const struct owing *owing;
@@ -49,7 +50,7 @@ static bool owes_too_much(uid_t owner)
 	       owing->until_usec - gcr_clock_usec() > GCR_TURNS_AHEAD_USEC * GCR_TURNS_SHARE;
 }
 
-/* Lock: turns. */
+/* Adds the time since @began_usec, the beginning of a look-up, to the owner's debt. Lock: turns. */
 static void charge_locked(uid_t owner, int64_t began_usec)
 {
 	struct owing *owing = find_owing_locked(owner);

@@ -19,7 +19,10 @@
 #define GCR_TURNS_MAX	    12 /* for all limited owners together, out of GCR_TURNS_THREADS */
 #define GCR_TURNS_THREADS   28 /* of the session; fs/mount/session_turn.h limits others */
 
-/* An owner's look-ups may take one part in GCR_TURNS_SHARE of the time, and so much in advance. */
+/*
+ * An owner's look-ups may take one part in GCR_TURNS_SHARE of the time, of which
+ * GCR_TURNS_AHEAD_USEC may be used in advance.
+ */
 #define GCR_TURNS_SHARE	     10
 #define GCR_TURNS_AHEAD_USEC INT64_C(500000)
 
@@ -40,7 +43,7 @@ void gcr_turn_end(struct gcr_turn *turn);
 
 /*
  * The same for a look-up. Also false while the owner's look-ups have exceeded their share of the
- * time: one part in GCR_TURNS_SHARE, of which GCR_TURNS_AHEAD_USEC may be used in advance.
+ * time.
  */
 bool gcr_turn_begin_lookup(struct gcr_quota *quota, uid_t uid, struct gcr_turn *ret_turn);
 

@@ -16,8 +16,8 @@ struct gcr_user_counts {
 };
 
 /*
- * Returns the user's number, which is made as 0 if it is missing, until the next call for this
- * list; NULL: no memory.
+ * Returns a pointer to the user's number, valid until the next call for this list; a number that is
+ * missing is added as 0. NULL: no memory.
  */
 size_t *gcr_user_counts_get(struct gcr_user_counts *counts, uid_t uid);
 

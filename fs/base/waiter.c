@@ -2,9 +2,9 @@
 /*
  * Deferred replies to writers, and a thread that checks the writers whose requests FUSE reports as
  * interrupted. FUSE does not report the signal, and reports only once, so the thread polls the
- * writer's pending signals until the request is answered: of many writers of one owner each the
- * less often, as a look takes about 20 microseconds. waiter->lock orders answering against arming;
- * waiters->lock is a leaf, also taken by libfuse's interrupt callback.
+ * writer's pending signals until the request is answered. A look takes about 20 microseconds: the
+ * more writers of one owner wait, the less often the thread looks at each. waiter->lock orders
+ * answering against arming; waiters->lock is a leaf, also taken by libfuse's interrupt callback.
  */
 #include "fs/base/waiter.h"
 
@@ -21,7 +21,7 @@
 #include "lib/procfs.h"
 
 #define LOOK_USEC      (50 * GCR_USEC_PER_MSEC)
-/* The looks at waiters of one owner in that time, about. */
+/* About as many looks at waiters of one owner are made in LOOK_USEC. */
 #define LOOKS_OF_OWNER 25
 
 struct gcr_waiter {
@@ -123,7 +123,10 @@ static void look_later(struct gcr_waiters *waiters, struct gcr_waiter *waiter)
 	waiter->look_usec = gcr_clock_usec() + (int64_t)rounds * LOOK_USEC;
 }
 
-/* Looks at waiters that have just been interrupted. */
+/*
+ * Looks at waiters that have just been interrupted; those whose writers have not given up are
+ * watched from now on.
+ */
 static void look_at_interrupted(struct gcr_waiters *waiters, struct gcr_waiter *list)
 {
 	while (list) {
@@ -139,7 +142,10 @@ static void look_at_interrupted(struct gcr_waiters *waiters, struct gcr_waiter *
 	}
 }
 
-/* Looks at those whose time it is; those that have been answered are not watched any more. */
+/*
+ * Looks at the watched waiters whose time has come. A waiter that has been answered, or whose
+ * writer has given up, is not watched any more.
+ */
 static void look_at_watched(struct gcr_waiters *waiters)
 {
 	struct gcr_waiter **link = &waiters->watched;

@@ -19,9 +19,9 @@ int gcr_waiters_create(struct gcr_waiters **ret_waiters);
 void gcr_waiters_destroy(struct gcr_waiters *waiters);
 
 /*
- * @length is the write's return value on success. @owner (gcr_quota_owner()): the more interrupted
- * writers he has waiting, the later a further signal to one of them is noticed. The waiter takes
- * over the request. -ENOMEM.
+ * Creates a waiter for the write @request, which the waiter takes over. @length is the write's
+ * return value on success. @owner (gcr_quota_owner()): the more interrupted writers of this user
+ * wait, the later a further signal to one of them is noticed. -ENOMEM.
  */
 int gcr_waiter_create(struct gcr_waiters *waiters, fuse_req_t request, uid_t owner, size_t length,
 		      struct gcr_waiter **ret_waiter);
@@ -55,7 +55,7 @@ void gcr_waiter_arm(struct gcr_waiter *waiter, const struct gcr_waited *waited);
  */
 void gcr_waiter_answer(struct gcr_waiter *waiter, int error_number);
 
-/* Has the waiter been answered, as one that was interrupted may be at any time? */
+/* Has the waiter been answered? A waiter that was interrupted may be answered at any time. */
 bool gcr_waiter_is_answered(struct gcr_waiter *waiter);
 
 #endif

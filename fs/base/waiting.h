@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The list of those who wait for the end of a verb: its writers, and the `cancel`s of it. The list
- * is as long as the writers that wait now, however many have been interrupted. The caller's lock
+ * The list of the waiters for the end of a verb: its writers, and the `cancel`s of it. The list is
+ * as long as the writers that wait now, however many have been interrupted. The caller's lock
  * guards the list.
  */
 #ifndef GCR_FS_BASE_WAITING_H
@@ -34,15 +34,15 @@ void gcr_waiting_finish(struct gcr_waiting *waiting);
 int gcr_waiting_add(struct gcr_waiting *waiting, struct gcr_waiter *waiter, bool is_wanting);
 
 /*
- * Adds a cancellation, which becomes the list's if this returns 0. Those whose writers have been
- * interrupted may be ended for it. -ENOMEM.
+ * Adds a cancellation, which becomes the list's if this returns 0. Before the list grows,
+ * cancellations whose writers have been interrupted are ended. -ENOMEM.
  */
 int gcr_waiting_add_cancellation(struct gcr_waiting *waiting,
 				 struct gcr_cancellation *cancellation);
 
 /*
- * @waiter was interrupted, and does not want the verb any more, but still waits. Returns true if
- * another writer wants it.
+ * Records that the writer of @waiter was interrupted and does not want the verb any more, though it
+ * still waits. Returns true if another writer wants the verb.
  */
 bool gcr_waiting_abandon(struct gcr_waiting *waiting, const struct gcr_waiter *waiter);
 

@@ -59,8 +59,8 @@ void gcr_watchdog_end(struct gcr_watched *watched)
 }
 
 /*
- * Finds the oldest request that has been under way for longer than @legal_usec, copies it, and
- * marks it as told. The copy has the mark of before.
+ * Finds the oldest request that has been under way for longer than @legal_usec, copies it, and sets
+ * its is_told. In the copy is_told is as it was before.
  */
 static bool find_stuck(int64_t legal_usec, struct gcr_watched *ret_copy)
 {

@@ -31,7 +31,10 @@ struct gcr_watched {
 	bool is_told;
 };
 
-/* Begin and end of a request. Any thread, whether or not a watchdog exists. Never blocks. */
+/*
+ * Mark the begin and the end of a request, on any thread, whether or not a watchdog exists. Never
+ * block.
+ */
 void gcr_watchdog_begin(struct gcr_watched *watched, const char *kind, uint64_t node,
 			const char *name, pid_t pid);
 void gcr_watchdog_end(struct gcr_watched *watched);

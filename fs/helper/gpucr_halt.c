@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gpucr-halt: stops the threads of one program for the daemon, once. On the daemon's request it
- * lets the threads run again and ends. If the daemon dies first, the program's library may be
- * taking its managed memory or bringing it back. Threads that ran now would see memory without its
- * contents, or write to memory that is not read any more. So they stay stopped until the library
- * has finished, the program has been killed, or the time limit is over.
+ * gpucr-halt: stops the threads of one program for the daemon, once. On the daemon's request the
+ * helper lets the threads run again and ends. If the daemon dies first, the program's library may
+ * be taking its managed memory or bringing it back. Threads that ran now would see memory without
+ * its contents, or write to memory that is not read any more. So they stay stopped until the
+ * library has finished, the program has been killed, or the time limit is over.
  *
- * The library's page tells whether it is doing so (is_moving). The library first sets is_moving,
- * then checks that its connection to the daemon is still open and that its threads are stopped, and
- * only then touches any memory. The helper first makes sure that the daemon and all its descriptors
- * are gone, then reads the page. So if is_moving is found clear and the threads are released, the
- * library can only set it later, when its connection is already closed: it then touches nothing.
- * And if the library passes its check, the helper finds is_moving set.
+ * The library's page tells whether the library is taking or bringing back memory (is_moving). The
+ * library first sets is_moving, then checks that its connection to the daemon is still open and
+ * that its threads are stopped, and only then touches any memory. The helper first makes sure that
+ * the daemon and all its descriptors are gone, then reads the page. So if is_moving is found clear
+ * and the threads are released, the library can only set it later, when its connection is already
+ * closed: the library then touches nothing. And if the library passes its check, the helper finds
+ * is_moving set.
  */
 #include <errno.h>
 #include <poll.h>

@@ -148,7 +148,10 @@ static int parse(struct order *order)
 	return 0;
 }
 
-/* The descriptors are closed, and all memory is freed, by this program's end. */
+/*
+ * Receives the descriptors of the order. They are closed, and all memory is freed, when this
+ * program ends.
+ */
 static int receive_fds(struct order *order)
 {
 	size_t left = order->request.descriptors_count;
@@ -201,7 +204,7 @@ static int tell(enum gcr_launch_word word, int value, const int *pidfd)
 	return gcr_launch_send(CONNECTION, &reply, sizeof(reply), pidfd, pidfd ? 1 : 0);
 }
 
-/* From now on the program, which has not been waited for, can write to no file. */
+/* Prevents the program, which has not been waited for, from writing to files from now on. */
 static void stop_writes(pid_t pid)
 {
 	const struct rlimit none = {0, 0};
@@ -243,7 +246,10 @@ static void serve(pid_t pid, int pidfd, bool ends_with_daemon)
 	}
 }
 
-/* The daemon gives up a launcher that does not answer in time: then it expects no program. */
+/*
+ * Has the daemon given up this launcher, because it did not answer in time? Then the daemon expects
+ * no program.
+ */
 static bool is_given_up(void)
 {
 	struct pollfd connection = {.fd = CONNECTION, .events = POLLRDHUP};

@@ -75,7 +75,8 @@ static int give(const char *text, size_t bytes)
 }
 
 /*
- * Copies in parts: maps can be large, but its size is limited here, since the program controls it.
+ * Copies a file of /proc to the memfd in parts. The size of maps, which can be large, is limited,
+ * since the program controls it.
  */
 static int copy_file(void)
 {

@@ -59,7 +59,10 @@ static void read_link(int fd, char *ret_link, size_t size)
 	ret_link[got > 0 ? got : 0] = '\0';
 }
 
-/* A user can give any file such a name; only the kernel's dma-bufs have this line in fdinfo. */
+/*
+ * Is this a dma-buf? A user can give any file such a name; only the kernel's dma-bufs have this
+ * line in fdinfo.
+ */
 static bool is_dmabuf(int fd)
 {
 	_cleanup_close_ int info_fd = -1;
@@ -86,9 +89,10 @@ static bool is_on_device(const struct statx *one, const struct stat *other)
 }
 
 /*
- * A path may be one in another mount namespace, where a user has mounted a filesystem of his own.
- * So the path must lead to the same file here: a device of the same number, or (for the simulator)
- * a file of the filesystem that the directory @begins is on. No filesystem is asked about @fd.
+ * Is the file of @fd, whose path @link begins with @begins, the file at that path here? The path
+ * may be one in another mount namespace, where a user has mounted a filesystem of his own. So the
+ * path must lead to the same file here: a device of the same number, or (for the simulator) a file
+ * of the filesystem that the directory @begins is on. No filesystem is asked about @fd.
  */
 static bool is_file_at(int fd, const char *link, const char *begins)
 {
@@ -119,8 +123,9 @@ static bool is_of_gpu(int fd)
 }
 
 /*
- * A file in memory that is sealed against growing, and short: closing its last descriptor, possibly
- * in the daemon, frees its memory, which takes seconds for a file as large as a machine's memory.
+ * Is this a file in memory that is sealed against growing, and short? Closing the last descriptor
+ * of a file in memory, possibly in the daemon, frees its memory, which takes seconds for a file as
+ * large as a machine's memory.
  */
 static bool is_short_memory(int fd)
 {

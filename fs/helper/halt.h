@@ -17,10 +17,10 @@
 struct gcr_halt;
 
 /*
- * Starts stopping the threads; gcr_halt_wait() waits until they are stopped. @pidfd: the
- * process's, @page_fd: its library's page; both stay the caller's. If the daemon dies, the threads
- * run again after @limit_usec at the latest. -EIO, with a message: the helper does not start, or
- * has died.
+ * Starts stopping the threads; gcr_halt_wait() waits until they are stopped. @pidfd: the process's,
+ * @page_fd: its library's page; both stay the caller's. If the daemon dies, the threads run again
+ * after @limit_usec at the latest. Errors, with a message: -EIO the helper does not start, or has
+ * died; -ENOMEM.
  */
 int gcr_halt_begin(struct gcr_helpers *helpers, pid_t pid, int pidfd, int page_fd,
 		   int64_t limit_usec, struct gcr_halt **ret_halt, struct gcr_error *error);

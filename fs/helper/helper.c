@@ -221,7 +221,7 @@ bool gcr_helper_usable(const struct gcr_helper *helper)
 	return poll(polls, 2, 0) == 0;
 }
 
-/* Describes its end in a message. */
+/* Describes the end of the helper, for a message. */
 static void describe_end(struct gcr_helper *helper, char words[static 64])
 {
 	struct pollfd end = {.fd = helper->pidfd, .events = POLLIN};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One helper process, shared by fs/helper/helper.c (starting, talking), helpers.c and worker_slot.c
- * (the pool), and helpers_take.c (taking and giving back) only.
+ * The objects of a helper process and of the pool, shared only by fs/helper/helper.c (starting,
+ * talking), helpers.c and worker_slot.c (the pool), and helpers_take.c (taking and giving back).
  */
 #ifndef GCR_FS_HELPER_HELPER_PROCESS_H
 #define GCR_FS_HELPER_HELPER_PROCESS_H

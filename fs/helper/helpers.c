@@ -269,7 +269,7 @@ int gcr_helpers_create(const struct gcr_helpers_config *config, struct gcr_helpe
 	return 0;
 }
 
-/* The thread has ended: no other thread uses the pool. */
+/* Kills and frees all helpers. The thread has ended: no other thread uses the pool. */
 static void end_all(struct gcr_helpers *helpers)
 {
 	int64_t deadline_usec = gcr_clock_usec() + GCR_HELPER_LEAVE_USEC;

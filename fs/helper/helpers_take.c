@@ -173,6 +173,7 @@ static int take_worker_of(struct gcr_helpers *helpers, struct worker_slot *slot,
 	return 0;
 }
 
+/* Ends our use of the slot, and passes the turn on if we had it. */
 static void leave_slot(struct gcr_helpers *helpers, struct worker_slot *slot, bool had_turn)
 {
 	GCR_LOCK_SCOPE(&helpers->lock);

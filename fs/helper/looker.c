@@ -60,7 +60,7 @@
 
 #define SOON_USEC (20 * GCR_USEC_PER_MSEC) /* a look that takes longer is slow */
 #define STARVED_FACTOR \
-	5 /* a helper that is running, on a busy machine, gets so many times the deadline */
+	5 /* a helper that is running, on a busy machine, gets this multiple of the deadline */
 #define FREE_WAIT_USEC (2 * GCR_USEC_PER_SEC) /* for a free helper */
 #define SAY_USEC       (10 * GCR_USEC_PER_SEC)
 #define KILL_WAIT_USEC (50 * GCR_USEC_PER_MSEC)
@@ -122,6 +122,7 @@ static struct share count_locked(uid_t owner)
 	return share;
 }
 
+/* Do helpers wait for processes of this owner, or have some of them not answered lately? */
 static bool is_hindered(const struct share *share)
 {
 	return share->slow || share->abandoned || share->silent;
@@ -149,6 +150,10 @@ static void remove_locked(struct gcr_one_look *look)
 	pthread_cond_broadcast(&pool.changed);
 }
 
+/*
+ * Is the process not looked at now, because it is paused, or because its owner (or all owners) have
+ * too many silent processes or helpers that cannot be killed?
+ */
 static bool is_refused_locked(const struct gcr_one_look *look, const struct share *share)
 {
 	unsigned int most = is_trusted(look->owner) ? ABANDONED_ROOM - HELPERS_MAX
@@ -335,6 +340,10 @@ static int await_soon(struct gcr_one_look *look, int64_t began_usec)
 	return gcr_looker_process_receive(look->looker, 0, look->has_data, &look->reply);
 }
 
+/*
+ * Waits for the reply within the look's deadline. -ETIMEDOUT: the process was silent; -EBUSY as
+ * become_slow(); -EPIPE, -EPROTO: the helper failed.
+ */
 static int await_reply(struct gcr_one_look *look)
 {
 	int64_t began_usec = gcr_clock_usec();
@@ -366,6 +375,7 @@ static int await_reply(struct gcr_one_look *look)
 	return r;
 }
 
+/* Records whether the process has answered or was silent. */
 static void note_outcome(const struct gcr_one_look *look, int result)
 {
 	GCR_LOCK_SCOPE(&pool.lock);

@@ -19,9 +19,9 @@
 #define GCR_LOOK_DEADLINE_USEC (1 * GCR_USEC_PER_SEC)
 
 enum gcr_look_state {
-	LOOK_WAITS, /* waits for a helper */
-	LOOK_ASKS,
-	LOOK_IS_SLOW,
+	LOOK_WAITS,   /* waits for a helper */
+	LOOK_ASKS,    /* has a helper and waits for its reply */
+	LOOK_IS_SLOW, /* likewise, but the process has blocked the helper for a while */
 };
 
 /* One look. */

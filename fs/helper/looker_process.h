@@ -21,7 +21,7 @@ struct gcr_looker {
 	struct gcr_message message; /* the last one received from it */
 };
 
-/* -EIO, -ENOMEM, ... as execve(2). */
+/* Starts a process of the program @path. -EIO, -ENOMEM, ... as execve(2). */
 int gcr_looker_process_start(const char *path, bool keep_stderr, struct gcr_looker **ret_looker);
 
 /*

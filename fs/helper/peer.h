@@ -35,11 +35,10 @@ int gcr_peer_open_pidfd(int fd, pid_t pid);
 bool gcr_peer_is_alive(const struct gcr_peer *peer);
 
 /*
- * May the connection still speak for the process? 0; -ESRCH the process has ended, or its
- * status cannot be read; -EPERM the
- * process has got another user's rights since it connected (a set-user-ID program), which must not
- * extend to its old connections, since other processes may share them. A process that connected as
- * root may have dropped its rights.
+ * May the connection still speak for the process? 0; -ESRCH the process has ended, or its status
+ * cannot be read; -EPERM the process has got another user's rights since it connected (a
+ * set-user-ID program), which must not extend to its old connections, since other processes may
+ * share them. A process that connected as root may have dropped its rights.
  */
 int gcr_peer_check(const struct gcr_peer *peer);
 

@@ -36,7 +36,7 @@
 #define SPENT_USER_MAX	2
 #define ANSWER_USEC	(1 * GCR_USEC_PER_SEC)
 #define FREE_WAIT_USEC	(1 * GCR_USEC_PER_SEC)
-#define PENALTY_USEC	(1 * GCR_USEC_PER_SEC) /* a spent helper counts at least so long */
+#define PENALTY_USEC	(1 * GCR_USEC_PER_SEC) /* a spent helper counts for this time at least */
 #define BUSY_WAIT_USEC	(3 * PENALTY_USEC)
 #define BUSY_PAUSE_USEC (20 * GCR_USEC_PER_MSEC)
 #define SAY_USEC	(1 * GCR_USEC_PER_SEC)
@@ -135,7 +135,10 @@ static void reap_locked(void)
 	}
 }
 
-/* Closing and receiving are counted separately: refused connections do not delay good ones. */
+/*
+ * May the owner have one more helper spent? Helpers for closing and for receiving are counted
+ * separately, so that refused connections do not delay good ones.
+ */
 static bool has_share_locked(uid_t owner, bool is_close)
 {
 	unsigned int count = 0;
@@ -257,7 +260,10 @@ static uid_t owner_of(int socket, const struct ucred *peer)
 						 : counted;
 }
 
-/* Rate limit: a peer that tries again and again must not fill the log. */
+/*
+ * May a refusal be logged now? The rate is limited, so that a peer that tries again and again does
+ * not fill the log.
+ */
 static bool may_say(void)
 {
 	int64_t now_usec = gcr_clock_usec();
@@ -290,6 +296,7 @@ static void say_refusal(const struct ucred *peer, int result, const char *link)
 
 /* ---- receiving ---- */
 
+/* The descriptors that are expected with a message of @type. */
 static struct gcr_receiver_request due_with(uint16_t type, bool awaits_handles)
 {
 	if (type == GCR_MESSAGE_REGISTER || type == GCR_MESSAGE_RESULT)
@@ -299,7 +306,10 @@ static struct gcr_receiver_request due_with(uint16_t type, bool awaits_handles)
 	return (struct gcr_receiver_request){GCR_RECEIVER_NONE, 0};
 }
 
-/* Unpacks the helper's reply. */
+/*
+ * Unpacks the helper's reply: the message with its descriptors becomes *ret_message. Returns 0, or
+ * the reply's error as -errno.
+ */
 static int unpack(struct gcr_message *from, struct gcr_receiver_reply *ret_reply,
 		  struct gcr_message *ret_message)
 {
@@ -350,6 +360,10 @@ static int take_and_send(uid_t owner, uint16_t type, const struct gcr_receiver_r
 	}
 }
 
+/*
+ * Lets a helper receive the message. -EAGAIN, -EBADF, -EPIPE, -EPROTO: the error in the reply;
+ * -EBUSY, -ETIMEDOUT, -EIO: no helper has received the message.
+ */
 static int receive_by_helper(int socket, uint16_t type, bool awaits_handles,
 			     const struct ucred *peer, struct gcr_receiver_reply *ret_reply,
 			     struct gcr_message *ret_message)
@@ -514,6 +528,7 @@ static bool add_socket(const struct deferred_closes *deferred, int socket)
 	return sendmsg(deferred->ends[0], &packet, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
 }
 
+/* Has deferred connections closed after PENALTY_USEC. Lock: pool. */
 static void try_later_locked(void)
 {
 	const struct itimerspec when = {.it_value.tv_sec = PENALTY_USEC / GCR_USEC_PER_SEC};
@@ -595,7 +610,7 @@ static void close_deferred(void)
 	}
 }
 
-/* A helper has ended, or the penalty of ended ones may be over. */
+/* Handler of the loop: a helper has ended, or the penalty of ended ones may be over. */
 static void handle_end(void *context, uint32_t number)
 {
 	uint64_t times;

@@ -37,12 +37,12 @@ int gcr_receivers_start(struct gcr_daemon *daemon, const char *helper_directory,
 void gcr_receivers_stop(void);
 
 /*
- * As gcr_message_receive(), from a connection to the socket. -EPROTO: unexpected
- * descriptors, or the helper could not receive the message; the connection is shut down. -EINTR.
- * Descriptors of a GPU are expected with HANDLES while @awaits_handles, since closing one may
- * release much VRAM, or wait for the driver. Takes a second at most once there is a message; if
- * @timeout_usec is set, three seconds more (or the rest of it) while other programs of the user
- * have used up the helpers.
+ * As gcr_message_receive(), from a connection to the socket. -EPROTO: unexpected descriptors, or
+ * the helper could not receive the message; the connection is shut down. -EINTR. Descriptors of a
+ * GPU are expected with HANDLES while @awaits_handles, since closing one may release much VRAM, or
+ * wait for the driver. Once there is a message, the call takes a second at most. While other
+ * programs of the user have used up the helpers, it takes three seconds more, but no longer than
+ * @timeout_usec.
  */
 int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd, bool awaits_handles,
 			 struct gcr_message *ret_message);

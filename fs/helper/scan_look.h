@@ -31,8 +31,8 @@ int gcr_scan_look(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int 
 		  uint64_t *ret_start_ticks);
 
 /*
- * As gcr_scan_look(), until that time of gcr_clock_usec(). -ETIMEDOUT: the process has too many
- * descriptors to finish in time.
+ * As gcr_scan_look(), until @until_usec, a time of gcr_clock_usec(). -ETIMEDOUT: the process has
+ * too many descriptors to finish in time.
  */
 int gcr_scan_look_until(pid_t pid, const struct gcr_scan_wanted *wanted, int64_t until_usec,
 			unsigned int *ret_devices, uint64_t *ret_start_ticks);

@@ -30,7 +30,7 @@
 /* Interval of checking threads that have not stopped yet; most stop at once. */
 #define LOOK_FIRST_USEC	   50
 #define LOOK_MOST_USEC	   2000
-/* The longest delay that this causes to a concurrent execve(2). */
+/* Interval of reaping dead threads, and so the longest delay of a concurrent execve(2). */
 #define REAP_INTERVAL_USEC 20000
 /* Time for another gpucr-halt, whose daemon has died, to let the threads go. */
 #define HEIR_USEC	   (5 * GCR_USEC_PER_SEC)
@@ -136,9 +136,9 @@ static int explain(const struct gcr_stop *stop, pid_t tid, pid_t tracer, struct 
 }
 
 /*
- * The program and the thread were found by their numbers: is this thread, which is attached now and
- * runs on, one of the program's? *ret_is_gone: an execve(2) has given it another number. -ESRCH,
- * -EBUSY.
+ * Checks a thread that is attached now and still runs: the program and the thread were found by
+ * their numbers, so is the thread one of the program's? *ret_is_gone: an execve(2) has given the
+ * thread another number. -ESRCH, -EBUSY.
  */
 static int check_attached(const struct gcr_stop *stop, pid_t tid, bool *ret_is_gone,
 			  struct gcr_error *error)
@@ -156,6 +156,10 @@ static int check_attached(const struct gcr_stop *stop, pid_t tid, bool *ret_is_g
 	return 0;
 }
 
+/*
+ * Attaches to a thread and interrupts it. 0 also if the thread is ending. -EAGAIN, -EPERM,
+ * -EOPNOTSUPP as explain(); -ESRCH, -EBUSY as check_attached(); -ENOMEM.
+ */
 static int seize(struct gcr_stop *stop, pid_t tid, struct gcr_error *error)
 {
 	struct tracee *tracee;
@@ -230,9 +234,9 @@ static void find_place(pid_t pid, pid_t tid, char *name, size_t size)
 }
 
 /*
- * A thread that writes a verb to our own files waits for the verb, and neither a signal nor a
- * tracer ends that wait. The thread need not be stopped: a write(2) changes nothing in its memory,
- * and on its way back to the program the thread stops.
+ * May the thread stay in its system call? A thread that writes a verb to our own files waits for
+ * the verb, and neither a signal nor a tracer ends that wait. The thread need not be stopped: a
+ * write(2) changes nothing in its memory, and on its way back to the program the thread stops.
  */
 static bool may_wait(const struct gcr_stop *stop, pid_t tid)
 {
@@ -255,6 +259,7 @@ static bool may_wait(const struct gcr_stop *stop, pid_t tid)
 	       number == SYS_pwritev || number == SYS_pwritev2;
 }
 
+/* Finds out whether the thread has stopped or ended, without waiting. */
 static void look(struct tracee *tracee)
 {
 	int status;
@@ -317,7 +322,10 @@ static int wait_for_all(struct gcr_stop *stop, int64_t deadline_usec, struct gcr
 	return 0;
 }
 
-/* A thread that is not stopped may create others: repeat until no new ones are found. */
+/*
+ * Stops all threads. A thread that is not stopped may create others, so this is repeated until no
+ * new ones are found.
+ */
 static int stop_all(struct gcr_stop *stop, struct gcr_error *error)
 {
 	int64_t deadline_usec = gcr_clock_usec() + STOP_USEC;
@@ -382,8 +390,9 @@ static void destroy(struct gcr_stop *stop)
 GCR_DEFINE_CLEANUP(struct gcr_stop *, destroy);
 
 /*
- * A thread in execve(2) waits for its process's other threads to be gone. Traced threads are gone
- * only when they have been waited for; until then PTRACE_SEIZE waits for the execve(2).
+ * Waits for threads that have died. A thread in execve(2) waits for its process's other threads to
+ * be gone. Traced threads are gone only when they have been waited for; until then PTRACE_SEIZE
+ * waits for the execve(2).
  */
 static void reap_dead(const struct gcr_stop *stop)
 {

@@ -77,7 +77,7 @@ int gcr_exchange_check(struct gcr_process *thawed, struct gcr_process *frozen,
 
 /* ---- the two tasks ---- */
 
-/* Note in the record why the process is frozen, for a next daemon. */
+/* Notes in the process, for its next record, that it is frozen for the thawed process. */
 static void note(const struct gcr_task *task)
 {
 	const struct gcr_process *thawed = gcr_task_sibling(task, 0);
@@ -89,7 +89,10 @@ static void note(const struct gcr_task *task)
 	pthread_mutex_unlock(&process->lock);
 }
 
-/* The process stays in its present state, whatever happens to the other one: remove the note. */
+/*
+ * Removes the note of the exchange from the process and its record: the process stays in its
+ * present state, whatever happens to the other one.
+ */
 static void forget(const struct gcr_task *task)
 {
 	struct gcr_process *process = task->process;

@@ -6,8 +6,8 @@
 #include "fs/engine/exchange.h"
 
 /*
- * Can the two be exchanged? -EOPNOTSUPP, with a message, if the engine of one of them does not move
- * VRAM with workers.
+ * Can the two processes be exchanged? -EOPNOTSUPP, with a message, if the engine of one of them
+ * does not move VRAM with workers.
  */
 int gcr_exchange_check(struct gcr_process *thawed, struct gcr_process *frozen,
 		       struct gcr_error *error);
@@ -17,9 +17,9 @@ int gcr_exchange_carry_out(struct gcr_task *task, enum gcr_state *ret_state,
 			   struct gcr_error *error);
 
 /*
- * The task has ended, perhaps without having begun: tells the other task of the exchange how, and
- * gives the kept admission up. A thaw that has failed first waits up to 2 s for the freeze to
- * react.
+ * The task has ended, perhaps without having begun: tells the other task of the exchange its
+ * result, and gives the kept admission up. A thaw that has failed first waits up to 2 s for the
+ * freeze to react.
  */
 void gcr_exchange_end(struct gcr_task *task, int result, struct gcr_error *error);
 

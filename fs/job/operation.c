@@ -211,7 +211,8 @@ static int add_tasks_locked(struct gcr_operation *operation, struct gcr_process 
 }
 
 /*
- * The operation that carries out @verb now for all these processes (and perhaps others), or NULL.
+ * The operation that carries out @verb now for all these processes (and perhaps others), without a
+ * reference; NULL: none. Lock: operations.lock.
  */
 static struct gcr_operation *find_to_join_locked(enum gcr_verb verb,
 						 struct gcr_process *const *processes, size_t count)
@@ -248,8 +249,9 @@ static bool same_way(const struct gcr_command *left, const struct gcr_command *r
 }
 
 /*
- * Join the operation, unless it is being rolled back or its options differ. Who could not cancel
- * it, as it is another user's and has further processes, does not keep it going either.
+ * Join the operation. A writer who could not cancel the operation, because another user has begun
+ * it for several processes, does not keep it going either. -EBUSY: it is being rolled back, or its
+ * options differ; -ENOMEM. Lock: operations.lock.
  */
 static int join_locked(struct gcr_operation *operation, const struct gcr_command *command,
 		       struct gcr_waiter *waiter)
@@ -270,6 +272,7 @@ static int join_locked(struct gcr_operation *operation, const struct gcr_command
 	return result;
 }
 
+/* abandon() of struct gcr_waited. */
 static void abandon(void *object, struct gcr_waiter *waiter)
 {
 	gcr_operation_abandon(object, waiter);

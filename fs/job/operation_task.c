@@ -50,7 +50,8 @@ static int unpack(struct gcr_task *task, struct gcr_snapshot *snapshot, struct g
 }
 
 /*
- * Hold the process's snapshot, so that the verb takes precedence over users who write to its files.
+ * Hold the process's snapshot, if it has one, so that the verb takes precedence over users who
+ * write to its files; for a dump, unpack the files first. Errors, with a message.
  */
 static int hold_own_snapshot(struct gcr_task *task, struct gcr_error *error)
 {

@@ -23,12 +23,12 @@
 /* A recovery that cannot be made now is tried again after this time. */
 #define RETRY_USEC (10 * GCR_USEC_PER_SEC)
 
-/* Exchanges that an earlier daemon was carrying out, in the order of the records. */
 struct process_id {
 	pid_t pid;
 	uint64_t start_ticks;
 };
 
+/* The exchanges that an earlier daemon was carrying out. */
 static struct {
 	pthread_mutex_t lock; /* taken before all other locks */
 	bool may_be_settled;
@@ -177,7 +177,7 @@ static int recover_one(const struct gcr_record *record, void *data)
 	return 0;
 }
 
-/* NULL: the process has ended, or uses no GPU. */
+/* The process, with a reference; NULL: it has ended, or uses no GPU. */
 static struct gcr_process *find(struct gcr_daemon *daemon, const struct process_id *id)
 {
 	struct gcr_process *process;
@@ -200,8 +200,8 @@ static bool runs(struct gcr_process *process, const struct process_id *id)
 }
 
 /*
- * Is the process frozen, and was it frozen for this exchange? Unless it @is_to_come_back, the note
- * of that is removed.
+ * Is the process frozen, and was it frozen for this exchange? If so, the note of the exchange is
+ * removed unless the process @is_to_come_back.
  */
 static bool was_frozen_for(struct gcr_process *process, const struct process_id *thawed,
 			   bool is_to_come_back)
@@ -234,6 +234,10 @@ static bool is_recovering(struct gcr_process *process)
 	return is_so;
 }
 
+/*
+ * Reports to the user of @process that an exchange with process @other was interrupted; @what
+ * follows.
+ */
 static void tell(struct gcr_process *process, const char *verb, pid_t other, const char *what)
 {
 	struct gcr_error error;
@@ -245,9 +249,9 @@ static void tell(struct gcr_process *process, const char *verb, pid_t other, con
 }
 
 /*
- * Settles an interrupted exchange: it is complete if the process that was thawed runs; if that one
- * is frozen or has ended, the process that was frozen for it is thawed again. Returns false if one
- * of them is still being recovered.
+ * Settles an interrupted exchange. The exchange is complete if the process to be thawed runs. If
+ * that process is frozen or has ended, the process that was frozen for it is thawed again. Returns
+ * false if one of the two is still being recovered.
  */
 static bool settle_exchange(struct gcr_daemon *daemon, const struct interrupted *one)
 {
@@ -332,7 +336,10 @@ int gcr_recover_list(struct gcr_daemon *daemon)
 	return result < 0 ? result : gcr_record_each(daemon->runtime_fd, list_one, NULL, daemon);
 }
 
-/* An unreadable record counts as none: gcr_recover() has told of it. */
+/*
+ * Reads the record of the process. An unreadable record counts as none: gcr_recover() has reported
+ * it.
+ */
 static bool has_record(const struct gcr_process *process, struct gcr_record *ret_record)
 {
 	return !gcr_record_read(process->daemon->runtime_fd, process->pid, process->start_ticks,

@@ -89,9 +89,9 @@ static void note_answer(struct gcr_process *process, struct wait *wait, int64_t 
 
 /*
  * Send one request to a library whose link no verb has. The caller owns the answer's descriptors.
- * While the sampler has the link, no verb proceeds: the condition that @is_wanted (or NULL) checks
- * then cannot change. -EAGAIN: not wanted now, or this library, or others of the same user, did not
- * answer before.
+ * The request is sent only if @is_wanted (or NULL) agrees while the sampler has the link: then no
+ * verb proceeds, so the condition cannot change. -EAGAIN: not wanted now, or this library, or
+ * others of the same user, did not answer before.
  */
 static int ask(struct gcr_sampler *sampler, struct gcr_process *process, uint16_t type,
 	       struct gcr_message *message, bool (*is_wanted)(struct gcr_process *))

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sampler: one thread that reads the pages of the preload libraries regularly. It finds out
- * since when a program has given its GPU no work, and whether the files in the pool still fit the
- * program's memory. It also sends a library that reconnects the commit that the library has missed.
- * The thread sleeps while there is no library.
+ * The sampler: one thread that reads the pages of the preload libraries regularly. The thread finds
+ * out since when a program has given its GPU no work, and whether the files in the pool still fit
+ * the program's memory. If a library that reconnects has missed the commit, the thread sends the
+ * commit again. The thread sleeps while there is no library.
  */
 #ifndef GCR_FS_JOB_SAMPLER_H
 #define GCR_FS_JOB_SAMPLER_H
@@ -15,6 +15,7 @@
 
 struct gcr_sampler;
 
+/* Starts the thread. -ENOMEM, -EAGAIN. */
 int gcr_sampler_create(struct gcr_daemon *daemon, struct gcr_sampler **ret_sampler);
 /* Ends the thread. NULL is allowed. */
 void gcr_sampler_destroy(struct gcr_sampler *sampler);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * From the bytes of a write to a running operation. A refusal here is reported to the process's
- * `error` file and the event logs like a verb that failed later.
+ * The way from the bytes of a write to a running operation. A refusal here is reported to the
+ * process's `error` file and the event logs like a verb that failed later.
  */
 #include "fs/mount/control.h"
 
@@ -27,8 +27,8 @@
 #include "lib/clock.h"
 
 /*
- * Time to find all processes of one write. It is a thread of the mount that looks, for half a
- * second at most below each launcher; fs/mount/session_turn.h says how many threads a user has.
+ * Time to find all processes of one write. A thread of the mount does this, and looks below each
+ * launcher for half a second at most; fs/mount/session_turn.h says how many threads a user has.
  */
 #define FIND_USEC (5 * GCR_USEC_PER_SEC)
 
@@ -45,7 +45,8 @@ static void targets_finish(struct targets *targets)
 }
 
 /*
- * For a request whose opener or writer could not be examined; the process itself is not at fault.
+ * Sets and returns the error for a request whose opener or writer could not be examined; the
+ * process itself is not at fault.
  */
 static int explain_unknown(struct gcr_error *error)
 {
@@ -55,7 +56,9 @@ static int explain_unknown(struct gcr_error *error)
 		"open the file again");
 }
 
-/* Opener and writer must each be root, or the owner of /proc/PID. */
+/*
+ * Checks that opener and writer are each root, or the owner of /proc/PID. Errors, with a message.
+ */
 static int check_parties(const struct gcr_parties *parties, struct gcr_process *process,
 			 struct gcr_error *error)
 {
@@ -224,7 +227,10 @@ static int cancel(const struct targets *targets, const struct gcr_rights *rights
 	return 0;
 }
 
-/* *ret_done: the verb is done, and no waiter will be answered: the caller answers the request. */
+/*
+ * Starts the verb. *ret_done: the verb is done already, and the caller answers the request, as no
+ * waiter will be answered. Errors, with a message.
+ */
 static int start_verb(struct gcr_daemon *daemon, const struct gcr_command *command,
 		      const struct targets *targets, struct gcr_waiter *waiter, bool *ret_done,
 		      struct gcr_error *error)
@@ -239,6 +245,10 @@ static int start_verb(struct gcr_daemon *daemon, const struct gcr_command *comma
 				   error);
 }
 
+/*
+ * Finds the targets of @command and starts the verb. On 0 the request has been answered, or will be
+ * by a waiter. Errors, with a message.
+ */
 static int start(fuse_req_t request, const struct gcr_parties *parties, struct gcr_process *process,
 		 struct gcr_command *command, size_t length, bool nonblocking,
 		 struct gcr_error *error)

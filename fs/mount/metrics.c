@@ -135,7 +135,10 @@ static void print_value(const char *value, FILE *stream)
 
 static void print_sample(const struct family *family, FILE *stream, ...) __attribute__((sentinel));
 
-/* Followed by the values of the labels, and NULL. */
+/*
+ * Prints the name and the labels of a sample, before its number. The values of the labels, and
+ * NULL, are the last arguments.
+ */
 static void print_sample(const struct family *family, FILE *stream, ...)
 {
 	const char *names = family->labels;

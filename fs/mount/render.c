@@ -491,7 +491,10 @@ const char *gcr_render_status_key(size_t index)
 	return index < GCR_ARRAY_SIZE(status_keys) ? status_keys[index].name : NULL;
 }
 
-/* Lists the members of a launcher, whose state is the least frozen one of theirs. */
+/*
+ * Lists the members of a launcher, whose state is that of its least frozen member. Errors of
+ * gcr_process_members().
+ */
 static int look_at_members(struct view *view)
 {
 	int result = gcr_process_members(view->process, &view->members, &view->members_count);
@@ -568,8 +571,8 @@ static void render_extents(const struct gcr_snapshot *snapshot, FILE *stream)
 }
 
 /*
- * For memory outside the store only the driver knows the allocations: one line per GPU then, with
- * `-` for unknown values.
+ * Writes `maps`: a line for each file in the store. For memory outside the store only the driver
+ * knows the allocations: one line per GPU then, with `-` for unknown values.
  */
 void gcr_render_maps(struct gcr_process *process, FILE *stream)
 {

@@ -13,7 +13,10 @@
 #include "fs/mount/sight.h"
 #include "fs/process/process.h"
 
-/* Of a launcher, an error of gcr_process_members(); nothing is written then. */
+/*
+ * Writes `status`. Returns 0 or, for a launcher, an error of gcr_process_members(): nothing is
+ * written then.
+ */
 int gcr_render_status(struct gcr_process *process, FILE *stream);
 void gcr_render_error(struct gcr_process *process, FILE *stream);
 void gcr_render_maps(struct gcr_process *process, FILE *stream);

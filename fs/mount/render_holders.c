@@ -13,7 +13,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* The most entries for one GPU; all others wait for these. */
+/* The most entries that are shown for one GPU. */
 #define HOLDERS_MOST 32
 
 static const char *phase_of(struct gcr_daemon *daemon, pid_t pid)

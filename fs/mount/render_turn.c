@@ -112,6 +112,7 @@ static void move_to_end_locked(struct gcr_render_turns *turns, struct gcr_render
 	*link = line;
 }
 
+/* The first line of which a turn may run; NULL: there is none. */
 static struct gcr_render_line *next_line_locked(const struct gcr_render_turns *turns)
 {
 	struct gcr_render_line *line = turns->lines;
@@ -148,6 +149,7 @@ static struct gcr_render_turn *take_locked(struct gcr_render_turns *turns,
 	return turn;
 }
 
+/* The text of a turn that take_locked() has returned is written. */
 static void end_locked(struct gcr_render_turns *turns, struct gcr_render_line *line)
 {
 	line->running--;

@@ -177,6 +177,10 @@ static void do_readlink(fuse_req_t request, fuse_ino_t node)
 	}
 }
 
+/*
+ * Charges the open file to its opener. If the quota is exceeded, the user's `error` at the root
+ * says so.
+ */
 static int take_open(struct gcr_daemon *daemon, struct file *file)
 {
 	/* The files that contain the message can be opened all the same. */
@@ -634,7 +638,7 @@ static void do_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_inf
 		TAKE_PTR(file);
 }
 
-/* Offsets are indexes into the listing. */
+/* Replies with entries of the listing; @offset is an index into it. */
 static void do_readdir(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset,
 		       struct fuse_file_info *info)
 {
@@ -676,7 +680,7 @@ static void do_statfs(fuse_req_t request, fuse_ino_t node)
 	fuse_reply_statfs(request, &statfs);
 }
 
-/* These are refused everywhere, also in a folder. */
+/* mknod, symlink and link are refused everywhere, also in a folder. */
 static void do_mknod(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,
 		     dev_t device)
 {

@@ -9,6 +9,7 @@
 /*
  * Creates the session (daemon->session) and mounts it; gcr_session_destroy() unmounts. @ready is
  * called by gcr_session_run() when the kernel has connected to the mount and accesses are answered.
+ * Errors come with a message.
  */
 int gcr_session_create(struct gcr_daemon *daemon, void (*ready)(struct gcr_daemon *daemon),
 		       struct gcr_error *error);

@@ -94,8 +94,9 @@ static void make_place(fuse_req_t request, const char *name)
 }
 
 /*
- * The kernel has checked the inode that it had looked up, but another place may have taken the name
- * since; and the kernel permits callers with CAP_FOWNER.
+ * May @caller drop the place? 0, -ENOENT, -EPERM. The kernel has checked the inode that it had
+ * looked up, but another place may have taken the name since; and the kernel permits callers with
+ * CAP_FOWNER.
  */
 static int check_drop(const struct fuse_ctx *caller, struct gcr_place *place)
 {
@@ -237,9 +238,10 @@ static bool attributes_are_owners(int valid)
 #define MODE_BITS 07777
 
 /*
- * Checks against the item's present owner: the kernel has checked the attributes that it had
- * cached. A change by another user that only clears S_ISUID or S_ISGID is allowed: the kernel does
- * that itself when such a user writes.
+ * May user @uid change the attributes @valid of the item? The item's present owner decides: the
+ * kernel has checked the attributes that it had cached. A change by another user that only clears
+ * S_ISUID or S_ISGID is allowed: the kernel does that itself when such a user writes. 0, -EPERM, or
+ * an error of gcr_folder_stat().
  */
 static int check_owner(struct gcr_folder *folder, uint32_t item, uid_t uid, int valid, mode_t mode)
 {

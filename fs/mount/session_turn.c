@@ -143,6 +143,7 @@ static struct owner *get_locked(uid_t uid, const struct job *job)
 	return owner;
 }
 
+/* Frees the owner if no job of the owner is running or queued. */
 static void leave_locked(struct owner *owner)
 {
 	struct owner **link = &line.owners;
@@ -162,6 +163,7 @@ static bool may_begin_locked(const struct owner *owner)
 	return owner->running < most && line.running < GCR_SESSION_TURNS_MAX;
 }
 
+/* Counts a job of @owner as running. */
 static void begin_locked(struct owner *owner)
 {
 	owner->running++;
@@ -214,6 +216,7 @@ static struct job *take_locked(void)
 	return job;
 }
 
+/* Has the queue room for @job? */
 static bool has_room_locked(const struct owner *owner, const struct job *job)
 {
 	uint64_t bytes = bytes_of(job);
@@ -248,6 +251,7 @@ static struct job *end_turn(struct owner *owner, struct job *unfinished)
 	return next;
 }
 
+/* Runs @job (NULL: none), and then queued jobs, until none may begin. */
 static void run_line(struct job *job)
 {
 	while (job) {
@@ -372,8 +376,8 @@ static uid_t user_of(fuse_req_t request, const struct fuse_file_info *info)
 }
 
 /*
- * The user that a write to a `ctl` counts for: its opener or, if that one is not limited, its
- * writer, for whom the opener may have opened it.
+ * The user that a write to a `ctl` counts for: the opener of the file or, if the opener is not
+ * limited, the writer, for whom the opener may have opened the file.
  */
 static uid_t user_of_verb(fuse_req_t request, const struct fuse_file_info *info)
 {

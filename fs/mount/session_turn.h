@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fair scheduling of requests below a `snapshot`, where each file and each directory has its locks,
- * and a request may take long, and of writes to `ctl` files, which look at processes before their
- * verbs have threads of their own. A user's verbs wait behind each other only, so that a `cancel`
- * is heard whatever his other requests wait for. Only a few requests of one user (with all
- * subordinate ids of that user) are carried out at once. The others wait in a line (queue) without
- * occupying a thread of the session: a thread that has finished a request takes the next one from
- * the line. The next request is that of the user with the fewest requests under way and, among
- * several such users, of the one who was served longest ago; requests of one user are served in
- * order of arrival. A request that can be carried out in steps goes to the end of its user's queue
- * after each step. Root of a container counts as GCR_QUOTA_OTHER_ROOT; root of the host and the
- * daemon's own user never wait.
+ * Fair scheduling of two kinds of requests: those below a `snapshot`, where each file and each
+ * directory has its locks and a request may take long; and writes to `ctl` files, which look at
+ * processes before their verbs have threads of their own. A user's verbs wait behind each other
+ * only, so that a `cancel` is heard whatever the user's other requests wait for. Only a few
+ * requests of one user (with all subordinate ids of that user) are carried out at once. The others
+ * wait in a line (queue) without occupying a thread of the session: a thread that has finished a
+ * request takes the next one from the line. The next request is that of the user with the fewest
+ * requests under way and, among several such users, of the one who was served longest ago; requests
+ * of one user are served in order of arrival. A request that can be carried out in steps goes to
+ * the end of its user's queue after each step. Root of a container counts as GCR_QUOTA_OTHER_ROOT;
+ * root of the host and the daemon's own user never wait.
  */
 #ifndef GCR_FS_MOUNT_SESSION_TURN_H
 #define GCR_FS_MOUNT_SESSION_TURN_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Which processes and places the caller of a request can see; for requests that check many of them.
- * The caller's own data are determined once: the caller cannot change before the request is
+ * The processes and places that the caller of a request can see; for requests that check many of
+ * them. The caller's own data are determined once: the caller cannot change before the request is
  * answered.
  */
 #ifndef GCR_FS_MOUNT_SIGHT_H

@@ -241,7 +241,10 @@ static void set_time(struct stat *stat, int64_t usec)
 	stat->st_atim = stat->st_mtim;
 }
 
-/* For items, and for a `snapshot` that contains anything. -ENOENT: it is empty. */
+/*
+ * The attributes of an item, or of a `snapshot` that contains anything. -ENOENT: the `snapshot` is
+ * empty.
+ */
 static int stat_item(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *ret_stat)
 {
 	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
@@ -379,7 +382,10 @@ static fuse_ino_t follow(struct gcr_daemon *daemon, fuse_ino_t node)
 	return node;
 }
 
-/* The node of the link for a pid, if the pid's process has the name of a place. */
+/*
+ * Finds the node of the link for a pid, if the pid's process has the name of a place that @caller
+ * sees; else false.
+ */
 static bool find_link(struct gcr_daemon *daemon, const struct fuse_ctx *caller, pid_t pid,
 		      struct gcr_process *process, fuse_ino_t *ret_node)
 {
@@ -491,6 +497,7 @@ static bool is_in_folder(enum gcr_node_kind kind)
 	       kind == GCR_NODE_ITEM;
 }
 
+/* Has the directory @parent an entry of this kind? */
 static bool has_entry(struct gcr_daemon *daemon, fuse_ino_t parent, enum gcr_node_kind kind)
 {
 	struct gcr_process *process;

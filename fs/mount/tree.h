@@ -139,9 +139,9 @@ int gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, ui
 /* May @caller see @pid, by pid namespaces? For checks of many pids see fs/mount/sight.h. */
 bool gcr_tree_reaches(const struct fuse_ctx *caller, pid_t pid);
 /*
- * Does the place exist for @caller? In our pid namespace yes. In another one only for its owner,
- * but not for root (a caller with uid 0 may be confined to a container), and for a caller that
- * reaches the process restored from the place.
+ * Does the place exist for @caller? Yes for a caller in our pid namespace. In another one, for the
+ * owner of the place unless that is root (a caller with uid 0 may be confined to a container), and
+ * for a caller that reaches the process restored from the place.
  */
 bool gcr_tree_shows_place(const struct fuse_ctx *caller, struct gcr_place *place);
 /* Is @caller in our own pid namespace? Then all places are visible to it. */

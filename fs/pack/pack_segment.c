@@ -198,7 +198,7 @@ int gcr_pack_segment_punch(const struct gcr_pack_segment *segment, uint32_t page
 		       : 0;
 }
 
-/* Some of the pages may have got memory: frees those that had none before. */
+/* After a failure: frees the pages that had no memory before, some of which may have got memory. */
 static void take_back(const struct gcr_pack_segment *segment, uint32_t page, uint32_t end)
 {
 	for (; page < end; page++)

@@ -181,7 +181,7 @@ static uint64_t bytes_to_move(struct gcr_packs *packs, uint32_t number)
 }
 
 /*
- * Begins a move for which so many bytes of the disk are reserved. -ENOENT: there is nothing to
+ * Begins a move for which @promised_bytes of the disk are reserved. -ENOENT: there is nothing to
  * move; -EAGAIN: the segment has grown.
  */
 static int begin(struct move *move, uint32_t number, uint64_t promised_bytes)
@@ -203,7 +203,10 @@ static int begin(struct move *move, uint32_t number, uint64_t promised_bytes)
 	return 0;
 }
 
-/* Reserves first, so that a refusal changes nothing. -ENOENT: there is nothing to move. */
+/*
+ * Reserves room on the disk, then begins the move: a refusal changes nothing. -ENOENT: there is
+ * nothing to move; other errors with a message.
+ */
 static int promise_and_begin(struct move *move, uint32_t number, struct gcr_error *error)
 {
 	struct gcr_packs *packs = move->packs;
@@ -275,7 +278,7 @@ static int write_all(int fd, const char *bytes, size_t size, off_t at)
 	return 0;
 }
 
-/* Uses read(2): access to an unused page of the mapping would allocate it. */
+/* Reads by pread(2): access to an unused page of the mapping would allocate it. */
 static int read_all(int fd, char *ret_bytes, size_t size, off_t at)
 {
 	while (size) {
@@ -528,7 +531,10 @@ static void settle_pages_locked(struct gcr_packs *packs, struct gcr_pack_segment
 	gcr_packs_give_disk(packs, count * GCR_PACK_PAGE_BYTES);
 }
 
-/* Lock: packs, which is released and taken again. */
+/*
+ * Punches holes for the unused pages of a segment on the disk. Lock: packs, which is released and
+ * taken again.
+ */
 static void trim_locked(struct gcr_packs *packs, struct gcr_pack_segment *segment)
 {
 	uint32_t first = segment->loose_first;

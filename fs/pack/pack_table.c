@@ -128,8 +128,8 @@ static void count(struct gcr_pack_table *table, const struct gcr_pack_entry *ent
 /* ---- the file ---- */
 
 /*
- * Maps so many bytes, with memory for all of them if @populate. Uses small pages: with a huge page
- * for each small file the tables would take more than packing gains.
+ * Maps the first @bytes of the file, with memory for all of them if @populate. Uses small pages:
+ * with a huge page for each small file the tables would take more than packing gains.
  */
 static int map_table(int fd, uint64_t bytes, bool populate, void **ret_map)
 {
@@ -179,7 +179,9 @@ static void write_header(struct gcr_pack_table_header *header, uint64_t file_byt
 	__atomic_store_n(&header->magic[0], magic[0], __ATOMIC_RELEASE);
 }
 
-/* 0; -ENOENT: the table was never finished; -EPROTO. */
+/*
+ * Checks the header. -ENOENT: the table was never finished; -EPROTO: damaged, or of another user.
+ */
 static int check_header(int fd, uid_t uid, uint64_t table_bytes)
 {
 	struct gcr_pack_table_header header = {0};

@@ -89,7 +89,7 @@ void gcr_pack_table_clear(struct gcr_pack_table *table, uint64_t piece);
  */
 void gcr_pack_table_lose(struct gcr_pack_table *table, uint64_t piece, size_t first, size_t end);
 
-/* Any thread may call this. */
+/* Sums over the packed pieces. Any thread may call this function. */
 void gcr_pack_table_figures(struct gcr_pack_table *table, struct gcr_pack_figures *ret_figures);
 
 /*

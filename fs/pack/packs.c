@@ -31,9 +31,9 @@
 #define FILLED_AGAIN_PAGES (GCR_PACK_PAGE_COUNT / 2)
 
 /*
- * Limit of a user's segments: a base, and one more per so many bytes of packed chunks. A segment
- * that is not filled again has at least one used page in GCR_PACK_RUN_PAGES, 4 MiB in all; a
- * segment on a disk is never filled again.
+ * Limit of a user's segments: SPARSE_SEGMENTS, and one more per SPARSE_SEGMENT_BYTES of packed
+ * chunks. A segment that is not filled again has at least one used page in GCR_PACK_RUN_PAGES, 4
+ * MiB in all; a segment on a disk is never filled again.
  */
 #define SPARSE_SEGMENTS	     256u
 #define SPARSE_SEGMENT_BYTES (4u << 20)
@@ -188,7 +188,7 @@ static int segment_with_room(struct gcr_packs *packs, size_t bytes,
 
 /* ---- life ---- */
 
-/* -1: not a segment's name. */
+/* The number of a segment, from the name of its file; -1: not such a name. */
 static int64_t parse_number(const char *name)
 {
 	unsigned long long number;
@@ -431,8 +431,9 @@ int gcr_packs_share(struct gcr_packs *packs, struct gcr_packer *packer,
 }
 
 /*
- * Compares packed bytes; equal ones mean equal chunks. Segments on the disk are not read with the
- * lock held: callers try gcr_packs_share() before, which finds the chunks there.
+ * Is the stored chunk @left equal to the new chunk @right? Compares packed bytes. Segments on the
+ * disk are not read with the lock held: callers try gcr_packs_share() before, which finds the
+ * chunks there.
  */
 static bool is_same(const struct gcr_packs *packs, const struct gcr_pack_entry *left,
 		    const struct gcr_pack_entry *right, const void *packed)
@@ -566,7 +567,10 @@ void gcr_packs_drop(struct gcr_packs *packs, const struct gcr_pack_entry *entrie
 			  count - i < DROPPED_CHUNKS ? count - i : DROPPED_CHUNKS);
 }
 
-/* The chunk's segment, whose mapping stays valid until stop_reading(). NULL: there is none. */
+/*
+ * The chunk's segment; NULL: there is none. *ret_packed: the packed bytes in the segment's mapping,
+ * which stays valid until stop_reading(); NULL: the segment is on a disk.
+ */
 static struct gcr_pack_segment *start_reading(struct gcr_packs *packs,
 					      const struct gcr_pack_entry *entry,
 					      const uint8_t **ret_packed)
@@ -592,8 +596,8 @@ static void stop_reading(struct gcr_packs *packs, struct gcr_pack_segment *segme
 }
 
 /*
- * Reads from the disk; the chunk keeps its file. The digest is compared, since the disk may return
- * wrong bytes, and those of an uncompressed chunk would be accepted.
+ * Reads a chunk from the disk; a segment with chunks keeps its file. The digest is compared, since
+ * the disk may return wrong bytes, and those of an uncompressed chunk would be accepted.
  */
 static int read_spilled(const struct gcr_pack_segment *segment, struct gcr_packer *packer,
 			const struct gcr_pack_entry *entry, void *ret_bytes, size_t size)

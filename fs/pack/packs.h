@@ -110,8 +110,9 @@ int gcr_packs_spilled(struct gcr_packs *packs, uint32_t **ret_numbers, size_t *r
 /* ---- after a restart ---- */
 
 /*
- * Takes a reference to a chunk that a table names. -EBADMSG: such a chunk cannot exist. Chunks of a
- * segment whose disk is missing are kept, and can be read when a later daemon finds the disk.
+ * Takes a reference to a chunk that a table names; does nothing for entries other than stored
+ * chunks. -EBADMSG: such a chunk cannot exist; -ENOMEM. Chunks of a segment whose disk is missing
+ * are kept, and can be read when a later daemon finds the disk.
  */
 int gcr_packs_claim(struct gcr_packs *packs, const struct gcr_pack_entry *entry);
 /* After all tables have been read: frees everything that was not claimed. */

@@ -97,7 +97,7 @@ GCR_DEFINE_CLEANUP(struct gcr_pack_segment *, gcr_pack_segment_close);
 bool gcr_pack_segment_fill_run(struct gcr_pack_segment *segment);
 /* Does a chunk of @bytes fit at the append position? */
 bool gcr_pack_segment_has_room(const struct gcr_pack_segment *segment, size_t bytes);
-/* Additional memory needed to append so many bytes. */
+/* Additional memory needed to append @bytes. */
 uint64_t gcr_pack_segment_cost(const struct gcr_pack_segment *segment, size_t bytes);
 /* Appends a chunk. On -ENOSPC, -ENOMEM, -EOPNOTSUPP nothing has changed. */
 int gcr_pack_segment_append(struct gcr_pack_segment *segment, const void *bytes, size_t size,
@@ -165,7 +165,7 @@ static inline pthread_mutex_t *gcr_packs_lock(struct gcr_packs *packs)
 	_cleanup_(gcr_lock_cleanup) __attribute__((unused)) \
 	pthread_mutex_t *lock_scope_ = gcr_packs_lock(packs)
 
-/* NULL: there is none. Lock: packs. */
+/* The segment with this number; NULL: there is none. Lock: packs. */
 struct gcr_pack_segment *gcr_packs_find_segment(const struct gcr_packs *packs, uint32_t number);
 /* Frees unused pages and segments; those on the disk are freed by a thread. Lock: packs. */
 void gcr_packs_trim(struct gcr_packs *packs);

@@ -166,7 +166,7 @@ static bool read_target(int fd, const char *name, char ret_target[PATH_MAX])
 	return true;
 }
 
-/* Calls @use for all segments on a disk. Returns true if @use did for one of them. */
+/* Calls @use for the segments on a disk until it returns true. Returns true if it did for one. */
 static bool each_link(int store_fd, use_link *use, const void *data)
 {
 	_cleanup_closedir_ DIR *users = open_list(store_fd, GCR_PACKS_NAME);
@@ -261,8 +261,8 @@ static void tidy_user(int store_fd, const char *home, int home_fd, const char *u
 }
 
 /*
- * Does so for all users, and removes empty directories; other files stay. @path is a path, or a
- * name in @parent_fd. False: something is left.
+ * Removes the files of all users as tidy_user() does, and empty directories; other files stay.
+ * @path is a path, or a name in @parent_fd. False: something is left.
  */
 static bool tidy(int store_fd, int parent_fd, const char *path)
 {

@@ -83,6 +83,7 @@ static void append_locked(struct gcr_gpus *gpus, struct gcr_gpus_part *part)
 	}
 }
 
+/* Joins the parts of all vendors to one table. Lock held. */
 static void join_locked(struct gcr_gpus *gpus)
 {
 	gpus->reply.gpus_count = gpus->reply.processes_count = 0;
@@ -98,8 +99,8 @@ static bool is_pausing_locked(const struct gcr_gpus_part *part, int64_t now_usec
 }
 
 /*
- * Does any part need a query: is it expired, or (unless 0) older than @most_usec? Parts that have
- * just failed do not count. Lock held.
+ * Does any part need a query, because it is expired or, if @most_usec is not 0, older than that?
+ * Parts whose last query has just failed do not count. Lock held.
  */
 static bool is_due_locked(const struct gcr_gpus *gpus, int64_t most_usec)
 {
@@ -282,7 +283,7 @@ static void *refresh(void *data)
 	return NULL;
 }
 
-/* The first query of one vendor. -ENODEV: the vendor has no GPU here. */
+/* Makes the first query of one vendor. -ENODEV: the vendor has no GPU here. */
 static int find_vendor(struct gcr_gpus *gpus, struct gcr_vendor *vendor, struct gcr_error *error)
 {
 	struct gcr_gpus_part *part = &gpus->parts[vendor->index];

@@ -71,8 +71,8 @@ uint64_t gcr_gpus_process_bytes(struct gcr_gpus *gpus, pid_t pid);
 uint64_t gcr_host_bytes(void);
 
 /*
- * The most memory that a GPU can have in use: what it has, or the host's memory for a GPU that does
- * not report its own. What the library in a program says is not believed beyond this.
+ * The most memory that a GPU can have in use: its own memory or, if the GPU does not report that,
+ * the host's memory. Larger figures from the library in a program are not believed.
  */
 uint64_t gcr_gpu_most_bytes(const struct gcr_gpu_info *info);
 /* @bytes, but at most as many as all GPUs can have in use together. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Files are identified by name; entries are sorted by name. */
+/* The history is a list of files, identified by their names and sorted by them. */
 #include "fs/process/history.h"
 
 #include <stdlib.h>

@@ -27,8 +27,8 @@
 /* Poll interval while waiting for a library to reconnect. */
 #define TAKE_LOOK_MSEC 10
 /*
- * So many messages after one request are received at once; before each further one there is a
- * pause. A library that hands over memory sends one message for many allocations.
+ * The number of messages after one request that are received without a pause; before each further
+ * one there is a pause. A library that hands over memory sends one message for many allocations.
  */
 #define MESSAGES_FREE  1024
 #define PAUSE_MSEC     1
@@ -173,6 +173,7 @@ bool gcr_link_is_live(struct gcr_process *process)
 	return poll(&end, 1, 0) == 0;
 }
 
+/* Reads the page of the link's library, and keeps the contents for gcr_link_last_facts(). */
 static int read_facts(struct gcr_link *link, struct gcr_page_facts *ret_facts)
 {
 	int r = gcr_proc_page_facts(link->process->pid, link->page_fd, ret_facts);

@@ -76,7 +76,7 @@ bool gcr_link_is_due(struct gcr_process *process);
 /*
  * Reads the page of a library that is not connected from the program's memory. -ENOTCONN: the
  * program has no library; -EPERM: reading is not permitted; -EPROTO: the page has another version;
- * -ESRCH.
+ * -ETIMEDOUT, -EBUSY as in lib/proc_source.h; -ESRCH, -ENOMEM.
  */
 int gcr_link_facts_unconnected(struct gcr_process *process, struct gcr_page_facts *ret_facts);
 

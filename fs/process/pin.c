@@ -201,7 +201,10 @@ static int pin_pool(struct pin_job *job, const struct gcr_process *process, cons
 	return result < 0 ? result : tell(job, uuid, &files);
 }
 
-/* Selects the files to register: the snapshot, with a reference, or, if that is NULL, the pool. */
+/*
+ * Selects the files to register: the snapshot, with a reference, or, if that is NULL, the pool.
+ * False: there are no files to register, or a verb or packing is under way. end_pinning() follows.
+ */
 static bool begin_pinning(struct gcr_process *process, struct gcr_snapshot **ret_snapshot,
 			  uint8_t uuid[GCR_UUID_BYTES], pid_t *ret_pinned_by)
 {
@@ -224,7 +227,10 @@ static bool begin_pinning(struct gcr_process *process, struct gcr_snapshot **ret
 	return true;
 }
 
-/* A verb or packing that has begun since then sets pinned_by itself. */
+/*
+ * Ends a registration that begin_pinning() has begun. If the workers @was_told of all files, they
+ * are noted as @pinned_by; a verb or packing that has begun since then sets pinned_by itself.
+ */
 static void end_pinning(struct gcr_process *process, bool was_told, pid_t pinned_by)
 {
 	GCR_LOCK_SCOPE(&process->lock);
@@ -260,8 +266,8 @@ void gcr_pin_files(struct gcr_daemon *daemon, struct gcr_process *process)
 }
 
 /*
- * Ends registration: @snapshot is marked as packing, so no file is registered again. False: a
- * registration is still under way.
+ * Forgets the workers that have registered the files. The caller has begun to pack the snapshot, so
+ * no file is registered again. False: a registration is still under way.
  */
 static bool end_of_pinning(struct gcr_process *process)
 {

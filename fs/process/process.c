@@ -25,7 +25,7 @@
 #include "lib/lock.h"
 #include "lib/proc_source.h"
 
-/* Lock: table. */
+/* Adds the process to the table, which takes a reference. Lock: table. */
 static void link_locked(struct gcr_processes *processes, struct gcr_process *process)
 {
 	struct gcr_process **by_pid =
@@ -42,7 +42,7 @@ static void link_locked(struct gcr_processes *processes, struct gcr_process *pro
 	gcr_process_ref(process);
 }
 
-/* Lock: table. The caller takes over the table's reference. */
+/* Takes the process out of the table; the caller takes over the table's reference. Lock: table. */
 static void unlink_locked(struct gcr_processes *processes, struct gcr_process *process)
 {
 	struct gcr_process **link;
@@ -79,7 +79,7 @@ void gcr_processes_listen(struct gcr_processes *processes,
 	processes->listeners[processes->listeners_count++] = listener;
 }
 
-/* No listener is added once there are processes. */
+/* The number of listeners. No listener is added once there are processes. */
 static size_t count_listeners(struct gcr_processes *processes)
 {
 	GCR_LOCK_SCOPE(&processes->lock);
@@ -156,7 +156,7 @@ void gcr_process_remove(struct gcr_processes *processes, struct gcr_process *pro
 	gcr_process_unref(process);
 }
 
-/* The pidfd is readable. Runs on the loop's thread. */
+/* Handler of the loop: the pidfd of a process is readable. */
 static void process_ended(void *context, uint32_t serial)
 {
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
@@ -260,8 +260,8 @@ int gcr_process_create(struct gcr_processes *processes, pid_t pid, uint64_t star
 }
 
 /*
- * Is @known, an entry of the table with the right pid, or NULL, the entry of the process that began
- * at @start_ticks? A @launcher may have any entry; a GPU process needs one that is no launcher's.
+ * Is @known (NULL: no entry) the entry of the process that began at @start_ticks? @launcher: any
+ * entry of the process will do; else the entry must not be a launcher's.
  */
 static bool is_same(const struct gcr_process *known, uint64_t start_ticks, bool launcher)
 {
@@ -467,7 +467,10 @@ int gcr_processes_add(struct gcr_processes *processes, pid_t pid, uint64_t start
 				    vendor ? vendor : first_vendor(daemon), ret_process);
 }
 
-/* False: a pass of the scan has removed the process as one that released the GPU. */
+/*
+ * Adds a claim to the process. False: a pass of the scan has removed the process as one that
+ * released the GPU.
+ */
 static bool claim_process(struct gcr_process *process, enum gcr_claim claim)
 {
 	bool is_there;

@@ -65,7 +65,10 @@ struct gcr_process {
 	uint64_t start_ticks;
 	int pidfd;
 	struct gcr_event_log *events;
-	/* Of /proc/PID when found: the owner of the process's events; not used to check rights. */
+	/*
+	 * The owner of /proc/PID when the process was found: lines about the process in the
+	 * daemon's event log count to this user. Not used to check rights.
+	 */
 	uid_t owner;
 	_Atomic uid_t last_owner; /* likewise, when last asked for (gcr_process_find_owner()) */
 	bool launcher; /* uses no GPU; stands for the GPU processes below it; not listed */

@@ -75,7 +75,10 @@ static bool look_below(struct gcr_processes *processes, pid_t pid)
 	return is_complete;
 }
 
-/* Finds or makes a launcher, which is one only while there are GPU processes below it. */
+/*
+ * Finds or makes the entry of a launcher, which is one only while there are GPU processes below it.
+ * -ENOENT: there are none; -ETIMEDOUT: some could not be looked at in time; -ENOMEM, ...
+ */
 static int find_launcher(struct gcr_processes *processes, pid_t pid,
 			 struct gcr_process **ret_process)
 {

@@ -23,7 +23,7 @@ struct gcr_processes {
 
 GCR_DEFINE_CLEANUP(struct gcr_process *, gcr_process_unref);
 
-/* Lock: table. Returns NULL if not found; takes no reference. */
+/* The entry with this pid, without a reference; NULL: there is none. Lock: table. */
 struct gcr_process *gcr_processes_find_locked(struct gcr_processes *processes, pid_t pid);
 
 /*

@@ -37,13 +37,13 @@
 #define COMPLAIN_USEC	(1 * GCR_USEC_PER_SEC)
 #define PAUSE_MSEC	20
 /*
- * If the descriptor limit reduces the table, a user may have one USER_PART of it; root's reserve is
- * the same part.
+ * One part in USER_PART of the table is reserved for root. If the descriptor limit reduces the
+ * table, a user may have no more than such a part.
  */
 #define USER_PART	8
 /*
- * A library registers at once. A connection that has been silent for so long may be dropped when
- * the table or a user's quota is full.
+ * A library registers at once. A connection that has not registered after this time may be dropped
+ * when the table or a user's quota is full.
  */
 #define SILENT_USEC	(5 * GCR_USEC_PER_SEC)
 /* Minimum time between two searches for connections to drop. */
@@ -80,6 +80,7 @@ static void complain(struct gcr_registry *registry, pid_t pid, const char *words
 	gcr_log(LOG_WARNING, pid, "connection dropped: %s", words);
 }
 
+/* Ends a connection: closes it, releases the claim on its process, and frees its entry. */
 static void drop(struct gcr_registry *registry, struct connection *connection)
 {
 	struct gcr_process *process = connection->process;
@@ -198,8 +199,8 @@ static void make_link(struct gcr_registry *registry, struct connection *connecti
 }
 
 /*
- * A library without a page is so old that it can only be the first vendor's, and its process can
- * only be frozen by the driver.
+ * Handles a REGISTER message. A library without a page is so old that it can only be the first
+ * vendor's, and its process can only be frozen by the driver.
  */
 static void handle_registration(struct gcr_registry *registry, struct connection *connection)
 {
@@ -293,6 +294,7 @@ static bool is_spare(const struct connection *connection, int64_t now_usec)
 	return !gcr_peer_is_alive(&connection->peer);
 }
 
+/* Drops all connections that may be dropped; does so at most every SWEEP_USEC. */
 static void sweep(struct gcr_registry *registry)
 {
 	int64_t now_usec = gcr_clock_usec();

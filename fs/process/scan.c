@@ -290,7 +290,10 @@ static int milliseconds_until(int64_t time_usec)
 	return left_usec <= 0 ? 0 : (int)(left_usec / GCR_USEC_PER_MSEC) + 1;
 }
 
-/* Has a pass been requested? *@ret_is_due: is a pass due within the rate limit? */
+/*
+ * Takes the requests for passes. Returns whether a pass is requested now; *@ret_is_due: a pass is
+ * to be made within the rate limit.
+ */
 static bool take_asked(struct gcr_scan *scan, bool *ret_is_due)
 {
 	eventfd_t unused;

@@ -116,7 +116,8 @@ void gcr_scan_look_again(struct gcr_scan *scan, const pid_t *pids, size_t count,
 
 /*
  * Is @pid a GPU process by the rules above? Returns 1 (and fills *@ret_holder, if not NULL), 0, or
- * -ESRCH, -EACCES, ... 0 also for the id of a thread.
+ * -ESRCH, -EACCES, ...; -ETIMEDOUT, -EBUSY: the process could not be looked at in time. 0 also for
+ * the id of a thread.
  */
 int gcr_scan_probe(struct gcr_scan *scan, pid_t pid, struct gcr_scan_holder *ret_holder);
 

@@ -65,6 +65,7 @@ static struct late_entry *pick_locked(struct gcr_late *late)
 	return first;
 }
 
+/* Records that @owner has just been served. */
 static void note_served_locked(struct gcr_late *late, uid_t owner)
 {
 	late->number++;
@@ -74,6 +75,7 @@ static void note_served_locked(struct gcr_late *late, uid_t owner)
 				one->served_number = late->number;
 }
 
+/* The number of the last look at a process of @owner; 0: there was none. */
 static uint64_t served_number_locked(const struct gcr_late *late, uid_t owner)
 {
 	for (size_t i = 0; i < BUCKETS; i++)
@@ -143,7 +145,7 @@ static int64_t look_at_next(struct gcr_late *late)
 	return gcr_clock_usec() - began_usec;
 }
 
-/* Rests for so long, or (-1) until a look is queued. False: the thread has to end. */
+/* Rests for @usec, or, if that is -1, until a look is queued. False: the thread has to end. */
 static bool rest(struct gcr_late *late, int64_t usec)
 {
 	int64_t until_usec = gcr_clock_usec() + (usec < REST_USEC ? usec : REST_USEC);

@@ -138,6 +138,7 @@ static bool is_trusted(uid_t owner)
 	return !owner || owner == geteuid();
 }
 
+/* Did a look fail because memory or descriptors are lacking? */
 static bool is_no_room(int result)
 {
 	return result == -EMFILE || result == -ENFILE || result == -ENOMEM;
@@ -525,6 +526,7 @@ int gcr_pass_holds_device(struct gcr_pass *pass, int process_fd, pid_t pid,
 	return 1;
 }
 
+/* May the process be reported (config->only_uid)? */
 static bool is_shown(const struct gcr_pass *pass, pid_t pid)
 {
 	uid_t uid;

@@ -41,8 +41,8 @@ static void add_to_gpu(struct gcr_totals *totals, const struct gcr_gpus_reply *r
 
 /*
  * Adds the VRAM in use per GPU, as counted by the driver, and the memory imported at a thaw, which
- * the driver counts for no process. The library reports that without a GPU, so it is added only if
- * the process has one GPU.
+ * the driver counts for no process. The library reports imported memory without saying on which GPU
+ * it is, so the memory is added only if the process has one GPU.
  */
 static void add_used(struct gcr_totals *totals, const struct gcr_gpus_reply *reply,
 		     struct gcr_process *process, bool is_running)

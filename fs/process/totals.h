@@ -23,7 +23,7 @@ struct gcr_totals {
 	struct gcr_gpu_totals gpus[GCR_GPUS_MAX]; /* by the GPU's index in the mount */
 };
 
-/* @reply: the present figures of the GPUs. -ENOMEM. No lock may be held. */
+/* Sums up all processes. @reply: the present figures of the GPUs. -ENOMEM. No lock may be held. */
 int gcr_totals_make(struct gcr_daemon *daemon, const struct gcr_gpus_reply *reply,
 		    struct gcr_totals *ret_totals);
 

@@ -54,9 +54,9 @@ static int look(pid_t pid, struct signs *ret_signs)
 }
 
 /*
- * Is one the ancestor of the other? Siblings do not count here, but only if they belong to one
- * user: siblings may be ranks of one launcher, but also orphans of several users adopted by init
- * (or a container's). If the ancestors cannot be read, one may be.
+ * Is one of the two processes the ancestor of the other? True also if the ancestors cannot be read.
+ * Siblings count only if they belong to one user (is_of_one_user()): they may be ranks of one
+ * launcher, but also orphans of several users adopted by init (or a container's).
  */
 static bool is_of_one_line(pid_t one, pid_t other)
 {
@@ -104,6 +104,10 @@ static int refuse(enum gcr_sharer sharer, const char *file, struct gcr_process *
 			     (int)other->pid, comm, file, gcr_sharer_name(sharer));
 }
 
+/*
+ * Checks a listed process: refuses if it has mapped a sharing library that @signs has too.
+ * -EOPNOTSUPP, -ENOMEM, with a message.
+ */
 static int check_other(struct gcr_process *process, const struct signs *signs,
 		       struct gcr_process *other, struct gcr_error *error)
 {

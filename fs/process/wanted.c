@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Reads a process's page. Only a frozen process is reported: while a freeze is under way it may
- * still fail, and a waiting thread would continue. process->lock guards wanted_usec, which a thaw
+ * Reads a process's page. Only a frozen process is reported: a freeze that is under way may still
+ * fail, and a waiting thread would then continue. process->lock guards wanted_usec, which a thaw
  * resets (fs/process/process_state.c).
  */
 #include "fs/process/wanted.h"
@@ -10,7 +10,7 @@
 #include "fs/process/link.h"
 #include "lib/clock.h"
 
-/* Lock: process. */
+/* Appends the event `wanted` to both event logs. Lock: process. */
 static void put_event_locked(struct gcr_process *process)
 {
 	const char *generation = *process->generation ? process->generation : "-";

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The account of the store: what is promised, what may still be promised, and how much of that only
- * packing may use. The room for a snapshot is counted before the first file of the snapshot is
- * made, so that simultaneous freezes cannot be promised the same room.
+ * The account of the store: the memory that is promised, the memory that may still be promised, and
+ * the part of it that only packing may use. The room for a snapshot is counted before the first
+ * file of the snapshot is made, so that simultaneous freezes cannot be promised the same room.
  *
  * The reserve is the part that only packing may use, because packing needs some memory before it
  * frees more. Before a piece is packed, it is promised the most that packing may take; the memory
@@ -21,18 +21,22 @@
 #include "lib/pack_file.h"
 #include "lib/proc_cgroup.h"
 
-/* Each chunk may need a new first and a new last page. */
+/* The most that packing a piece takes: each chunk may need a new first and a new last page. */
 #define PIECE_COST_BYTES                                                               \
 	(GCR_PACK_PIECE_BYTES + 2ull * GCR_PACK_PIECE_CHUNKS * GCR_STORE_PACKED_UNIT + \
 	 GCR_STORE_PACKED_UNIT)
 /*
- * More pieces at once do not make packing faster, and the tables take 1 KiB for a piece, or one
- * page.
+ * The reserve has room for this number of pieces at a time, since more do not make packing faster,
+ * and for tables: one part in TABLES_SHARE of the store (a table takes 1 KiB for a piece, or one
+ * page), and in a small store TABLES_LEAST pages.
  */
 #define PIECES	       8
 #define TABLES_SHARE   1024
 #define TABLES_LEAST   64
-/* The largest share of a small store, unless one piece needs more. */
+/*
+ * The reserve is at most one part in SMALL_SHARE of the store, unless one piece needs more. If that
+ * were more than one part in SMALLEST_SHARE, there is no reserve.
+ */
 #define SMALL_SHARE    16
 #define SMALLEST_SHARE 8
 
@@ -79,8 +83,8 @@ static uint64_t room_pending_locked(const struct gcr_room *room)
 }
 
 /*
- * Memory that the files of a snapshot have allocated. Of a large one it may be some that they had a
- * short while ago, which is less. Lock: store.
+ * Memory that the files of a snapshot have allocated. For a snapshot of more than LOOK_FILES files
+ * the result may be that of a short while ago, which is no larger. Lock: store.
  */
 static uint64_t resident_locked(struct gcr_snapshot *snapshot)
 {

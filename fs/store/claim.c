@@ -131,7 +131,10 @@ static uint64_t own_kept_locked(const struct gcr_store *store, pid_t pid, uint64
 	return bytes;
 }
 
-/* Pool files are not counted as used, because the pool gives way by itself. Lock: store. */
+/*
+ * Is there room for a claim of @bytes besides the other claims? Pool files are not counted as used,
+ * because the pool gives way by itself. Errors as gcr_store_check_room_locked(). Lock: store.
+ */
 static int check_locked(struct gcr_store *store, uint64_t bytes, uint64_t *ret_missing,
 			struct gcr_error *error)
 {

@@ -119,7 +119,7 @@ static void adjust_locked(struct gcr_store *store, struct gcr_pool *pool)
 	pool->files = files;
 }
 
-/* Lock: store. */
+/* The first pool file that lacks pages; NULL: there is none. Lock: store. */
 static struct gcr_pool_file *next_to_fill_locked(struct gcr_store *store)
 {
 	for (struct gcr_pool *pool = store->pools; pool; pool = pool->next)
@@ -142,7 +142,10 @@ static int open_pool_file(struct gcr_store *store, const struct gcr_pool_file *c
 	return TAKE_FD(fd);
 }
 
-/* The pool does not use memory that other processes will soon want. */
+/*
+ * Has the host @bytes of memory for the pool, and a margin? The pool does not use memory that other
+ * processes will soon want. True if that cannot be found out.
+ */
 static bool host_has(uint64_t bytes)
 {
 	_cleanup_free_ char *what = NULL;
@@ -152,7 +155,10 @@ static bool host_has(uint64_t bytes)
 	       room > bytes + 2 * GCR_STORE_MEMORY_MARGIN_BYTES;
 }
 
-/* Fault in the pages until the file is taken away. Lock: store; released during the work. */
+/*
+ * Fault in the pages until the file is taken away. -ECANCELED: the daemon stops; -errno. Lock:
+ * store; released during the work.
+ */
 static int fill_locked(struct gcr_store *store, const struct gcr_pool_file *file, int fd)
 {
 	uint64_t bytes = file->bytes;

@@ -52,7 +52,7 @@ static void folder_free(struct gcr_folder *folder)
 
 GCR_DEFINE_CLEANUP(struct gcr_folder *, folder_free);
 
-/* The caller holds folders.lock. */
+/* The folder of this number, without a reference; NULL: none. The caller holds folders.lock. */
 static struct gcr_folder *find_locked(uint32_t number)
 {
 	struct gcr_folder *folder = folders.list;
@@ -96,7 +96,10 @@ void gcr_folder_set_last_number(uint32_t number)
 	pthread_mutex_unlock(&folders.lock);
 }
 
-/* A directory of root's, as in dumps, counts for the owner of the place. */
+/*
+ * The user for whom the folder counts: the owner of its directory or, if that is root (as in
+ * dumps), the owner of the place.
+ */
 static uid_t owner_of(const struct gcr_folder *folder, const struct stat *stat)
 {
 	return stat->st_uid ? stat->st_uid : folder->root_owner;
@@ -191,7 +194,7 @@ int gcr_folder_find(uint32_t number, struct gcr_folder **ret_folder)
 
 /* ---- verbs and changes ---- */
 
-/* Lock: folder. */
+/* May the folder be changed? -ESTALE: it is retired; -EBUSY: a verb. Lock: folder. */
 static int may_change_locked(const struct gcr_folder *folder)
 {
 	return folder->is_retired ? -ESTALE : folder->verbs ? -EBUSY : 0;
@@ -461,7 +464,10 @@ void gcr_folder_forget(struct gcr_folder *folder, uint32_t item, uint64_t count)
 	pthread_mutex_unlock(&folder->lock);
 }
 
-/* The folder is gone. The caller holds folders.lock. */
+/*
+ * Subtracts lookups of items of a folder that is gone; its number is free after the last. The
+ * caller holds folders.lock.
+ */
 static void forget_known_locked(uint32_t number, uint64_t count)
 {
 	struct gcr_folder_known **link = find_known_locked(number);
@@ -619,7 +625,7 @@ int gcr_folder_stat(struct gcr_folder *folder, uint32_t item, struct stat *ret_s
 	return fd < 0 ? fd : gcr_folder_stat_fd(folder, fd, ret_stat);
 }
 
-/* Uses a descriptor, so that it also works for a file without a name. */
+/* Sets attributes by a descriptor, so that this works for a file without a name, too. -errno. */
 static int set_by_fd(const struct gcr_folder_attributes *attributes, int fd)
 {
 	int result = 0;
@@ -656,7 +662,7 @@ static int set_of_open(const struct gcr_folder_attributes *attributes,
 	return result;
 }
 
-/* Uses the name: the file need not be openable. */
+/* Sets attributes by name: the daemon need not be able to open the file. -errno. */
 static int set_by_name(const struct gcr_folder_attributes *attributes, int parent_fd,
 		       const char *name)
 {

@@ -38,8 +38,9 @@ struct gcr_folder_config {
 	uid_t owner;		 /* for whom the tree counts if its directory is root's */
 	uint32_t adopter;	 /* number of gcr_inodes_link() for names of its files; 0: none */
 	/*
-	 * Called once, before the first change, with no lock held: makes the account of the tree,
-	 * which stays the folder's until gcr_folder_take_room(). May be NULL, like @store.
+	 * Called before the first change, and again if it has failed, with no other lock held than
+	 * the folder's touch_lock: makes the account of the tree, which stays the folder's until
+	 * gcr_folder_take_room(). May be NULL, like @store.
 	 */
 	int (*touch)(void *data, struct gcr_room **ret_room);
 	void *data;
@@ -228,9 +229,9 @@ struct gcr_folder_allocation {
  */
 int gcr_folder_allocate_some(struct gcr_folder_file *file,
 			     struct gcr_folder_allocation *allocation);
-/* All steps. */
+/* Carry out all steps. */
 int gcr_folder_allocate(struct gcr_folder_file *file, int mode, uint64_t offset, uint64_t bytes);
-/* lseek(2) with SEEK_DATA or SEEK_HOLE */
+/* As lseek(2) with SEEK_DATA or SEEK_HOLE: the offset, or -errno. */
 int64_t gcr_folder_seek(struct gcr_folder_file *file, int64_t offset, int whence);
 
 /*
@@ -249,9 +250,9 @@ int gcr_folder_attach_packs(struct gcr_folder *folder, struct gcr_packs *packs, 
 struct gcr_packs *gcr_folder_packs(struct gcr_folder *folder);
 /* The directory of the tables, which stays the folder's; -1: none. */
 int gcr_folder_tables(struct gcr_folder *folder);
-/* The sum over its files. */
+/* The sum of the figures of all its files. */
 void gcr_folder_pack_figures(struct gcr_folder *folder, struct gcr_pack_figures *ret_figures);
-/* gcr_pack_table_each() of all its files. -ENOMEM, -EMFILE, ... */
+/* Calls gcr_pack_table_each() for the tables of all its files. -ENOMEM, -EMFILE, ... */
 int gcr_folder_each_packed(struct gcr_folder *folder,
 			   void (*visit)(const struct gcr_pack_entry *entries, void *data),
 			   void *data);

@@ -81,6 +81,7 @@ void gcr_folder_settle_room(struct gcr_folder_file *file, uint64_t taken_bytes)
 		gcr_room_settle(room, taken_bytes, before, inode->counted_bytes);
 }
 
+/* Ends a change that begin() has begun, and settles the account. */
 static void end(struct change *change)
 {
 	struct gcr_folder_file *file = change->file;
@@ -107,7 +108,11 @@ static bool resizes(enum gcr_folder_change kind, uint64_t end, uint64_t size)
 	return (kind == GCR_FOLDER_WRITE || kind == GCR_FOLDER_ALLOCATE) && end > size;
 }
 
-/* Lock: the inode's change_lock. */
+/*
+ * Plans the change of packed pieces, and takes the room that the change may need. -EBUSY: another
+ * folder has the file, and would not count the new length or memory; -ENOSPC, -EDQUOT, ... Lock:
+ * the inode's change_lock.
+ */
 static int take_room(struct change *change, enum gcr_folder_change kind, uint64_t offset,
 		     uint64_t end)
 {
@@ -332,7 +337,10 @@ static bool is_wanted(void *data)
 	return !gcr_folder_is_unwanted(data);
 }
 
-/* The file may be read through a mapping: zeros are written instead of new holes. */
+/*
+ * Writes zeros over the range instead of punching it, because the file may be read through a
+ * mapping.
+ */
 static int punch_without_holes(struct change *change, uint64_t offset, uint64_t end)
 {
 	struct gcr_folder_file *file = change->file;

@@ -41,7 +41,10 @@ bool gcr_folder_has_open(struct gcr_folder *folder, ino_t ino)
 	return has;
 }
 
-/* From now on the file exists only for those who have it open. Lock: folder. */
+/*
+ * Charges @bytes of a file to the owner of the folder: from now on the file exists only for the
+ * users who have it open. Lock: folder.
+ */
 static void make_orphan(struct gcr_folder *folder, struct gcr_folder_inode *inode, uint64_t bytes)
 {
 	inode->is_orphan = true;
@@ -77,8 +80,8 @@ uint64_t gcr_folder_orphan_all(struct gcr_folder *folder)
 }
 
 /*
- * Half of the mappings that a process may have are for all folders together: the daemon needs some
- * itself.
+ * Counts one mapping more. False: there are too many. Half of the mappings that a process may have
+ * are for all folders together: the daemon needs some itself.
  */
 static bool take_mapping(void)
 {
@@ -120,7 +123,10 @@ static void inode_free(struct gcr_folder_inode *inode)
 
 GCR_DEFINE_CLEANUP(struct gcr_folder_inode *, inode_free);
 
-/* Writers are preferred, so that a constant flow of reads does not block packing for ever. */
+/*
+ * Initialises the lock so that writers are preferred: a constant flow of reads does not block
+ * packing for ever.
+ */
 static void init_pack_lock(pthread_rwlock_t *lock)
 {
 	pthread_rwlockattr_t attributes;
@@ -131,7 +137,7 @@ static void init_pack_lock(pthread_rwlock_t *lock)
 	pthread_rwlockattr_destroy(&attributes);
 }
 
-/* Lock: folder. */
+/* Removes the inode from its item, if the item still has it. Lock: folder. */
 static void leave_item(struct gcr_folder *folder, const struct gcr_folder_inode *inode)
 {
 	if (inode->item < folder->items_count && folder->items[inode->item].inode == inode)
@@ -139,8 +145,8 @@ static void leave_item(struct gcr_folder *folder, const struct gcr_folder_inode 
 }
 
 /*
- * The kernel may forget a file that the daemon has open, and look the file up again as another
- * item. Lock: folder.
+ * Makes the inode that of @item: the kernel may forget a file that the daemon has open, and look
+ * the file up again as another item. Lock: folder.
  */
 static void take_item(struct gcr_folder *folder, struct gcr_folder_inode *inode, uint32_t item)
 {
@@ -443,7 +449,11 @@ bool gcr_folder_is_passed(const struct gcr_folder_file *file)
 	       gcr_inodes_is_passed(&stat);
 }
 
-/* Lock: change_lock. */
+/*
+ * Marks the file as passed in the table of inodes. False: not possible, because the file is packed,
+ * unlinked or in the root, the folder is retired, or another folder has the file open. Lock:
+ * change_lock.
+ */
 static bool mark_passed(const struct gcr_folder_file *file, const struct stat *stat,
 			bool *ret_was_passed)
 {
@@ -458,8 +468,9 @@ static bool mark_passed(const struct gcr_folder_file *file, const struct stat *s
 }
 
 /*
- * No holes appear in a file that is marked: changes by this folder wait for the change_lock, and
- * the table refuses the mark while another folder has the file open. Lock: change_lock.
+ * Marks the file as passed if it is large enough and has one name and no holes. No holes appear in
+ * a marked file: changes by this folder wait for the change_lock, and the table refuses the mark
+ * while another folder has the file open. Lock: change_lock.
  */
 static bool pass(const struct gcr_folder_file *file)
 {

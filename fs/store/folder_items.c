@@ -13,13 +13,14 @@
 
 #define FIRST_BUCKETS 16
 
-/* Tables up to this size are not counted: a thousand names are free, and tables grow by doubling.
+/*
+ * Tables up to this size are not counted: a thousand names are free, and tables grow by doubling.
  */
 #define ITEMS_FREE 2048
 
 static _Atomic uint64_t generations; /* the last one that was given to an item */
 
-/* The table has the root, and FIRST_BUCKETS. */
+/* Makes the table one with the root only, and FIRST_BUCKETS buckets. */
 static void start_empty(struct gcr_folder *folder)
 {
 	folder->items_count = 1;
@@ -51,8 +52,8 @@ void gcr_folder_items_finish(struct gcr_folder *folder)
 }
 
 /*
- * Count the memory of the table in the folder's account. It stays as large as it ever was while the
- * kernel knows one of the names.
+ * Count the memory of the table in the folder's account. The table stays as large as it ever was
+ * while the kernel knows one of the names.
  */
 static void count_memory(struct gcr_folder *folder)
 {
@@ -71,7 +72,9 @@ static void count_memory(struct gcr_folder *folder)
 	folder->items_bytes = bytes;
 }
 
-/* The kernel knows no name any more: make a large table small again, if there is memory for that.
+/*
+ * If the kernel knows no name any more, make a large table small again; without memory for that,
+ * the table stays.
  */
 static void shrink(struct gcr_folder *folder)
 {
@@ -95,7 +98,7 @@ static void shrink(struct gcr_folder *folder)
 	count_memory(folder);
 }
 
-/* FNV-1a of the parent's number and the name. */
+/* The bucket of a name, by FNV-1a of the parent's number and the name. */
 static uint32_t *bucket_of(const struct gcr_folder *folder, uint32_t parent, const char *name)
 {
 	uint64_t value = UINT64_C(0xcbf29ce484222325) ^ parent;

@@ -77,7 +77,10 @@ static void removal_done(struct gcr_folder *folder, struct removal *removal, boo
 	folder->changes++; /* until removal_finish() */
 }
 
-/* After removal_done(), without the lock. */
+/*
+ * Finishes a removal after removal_done(): settles the memory of the file, unless the folder has
+ * the file open. Without the lock.
+ */
 static void removal_finish(struct gcr_folder *folder, struct removal *removal, bool was_open)
 {
 	uint64_t bytes =
@@ -98,13 +101,13 @@ static void removal_finish(struct gcr_folder *folder, struct removal *removal, b
 	gcr_folder_end_change(folder);
 }
 
-/* Lock: folder. */
+/* Has the folder the file of this removal open? Lock: folder. */
 static bool is_open(struct gcr_folder *folder, const struct removal *removal)
 {
 	return removal->fd >= 0 && gcr_folder_inode_find(folder, removal->stat.st_ino);
 }
 
-/* Lock: folder. */
+/* Removes a name; on 0 removal_finish() has to follow, with *ret_was_open. Lock: folder. */
 static int unlink_locked(struct gcr_folder *folder, uint32_t parent, int parent_fd,
 			 const char *name, int flags, struct removal *removal, bool *ret_was_open)
 {
@@ -161,7 +164,11 @@ int gcr_folder_take_out(struct gcr_folder *folder, const char *name)
 	return result == -ENOENT ? 0 : result;
 }
 
-/* Lock: folder. */
+/*
+ * Moves the file @name into the folder's own directory, where @removal is that of a replaced file.
+ * On 0 the caller counts the new file, then calls gcr_folder_end_change() and removal_finish().
+ * Lock: folder.
+ */
 static int put_locked(struct gcr_folder *folder, int from_fd, const char *name,
 		      struct removal *removal, bool *ret_was_open)
 {

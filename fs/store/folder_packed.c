@@ -114,7 +114,7 @@ void gcr_folder_packed_drop(struct gcr_folder *folder, struct gcr_folder_packed 
 	gcr_packs_drop(folder->packs, entries, count);
 }
 
-/* Removed files whose chunks are being dropped. */
+/* The state of dropping the chunks of removed files. */
 struct going {
 	unsigned int attempts; /* retries left, for all files together */
 	unsigned int lost;     /* tables that cannot be opened, so their chunks are unknown */
@@ -134,6 +134,7 @@ static int open_going(struct gcr_folder *folder, struct gcr_folder_packed *packe
 	return result;
 }
 
+/* Drops the chunks of a removed file, removes its table, and frees @packed. */
 static void discard(struct gcr_folder *folder, struct gcr_folder_packed *packed,
 		    struct going *going)
 {
@@ -170,7 +171,7 @@ void gcr_folder_packed_discard(struct gcr_folder *folder, struct gcr_folder_pack
 	tell_lost(&going);
 }
 
-/* Lock: folder. */
+/* Puts a list of packed files back into the folder's list. Lock: folder. */
 static void put_back_locked(struct gcr_folder *folder, struct gcr_folder_packed *packed)
 {
 	while (packed) {

@@ -81,7 +81,10 @@ static struct entry *get_locked(const struct stat *stat)
 	return link ? *link : NULL;
 }
 
-/* -ENOMEM only if there is no table yet: a full table is only slower. */
+/*
+ * Doubles the number of buckets if the table is full. -ENOMEM only if there is no table yet: a full
+ * table is only slower.
+ */
 static int grow_locked(void)
 {
 	size_t old_count = table.buckets_count;
@@ -118,6 +121,7 @@ static void remove_name(struct free_name **link)
 	free(name);
 }
 
+/* Finds the entry of the file, or adds one. -ENOMEM. */
 static int add_locked(const struct stat *stat, bool is_older, struct entry **ret_entry)
 {
 	struct entry *entry = get_locked(stat);
@@ -271,6 +275,7 @@ static bool has_pending(const struct entry *entry)
 	return false;
 }
 
+/* Adds @name to the entry of the file of @fd, as pending. -EINVAL: not a regular file; -ENOMEM. */
 static int begin_link(int fd, struct free_name *name, struct stat *ret_stat)
 {
 	struct entry *entry;
@@ -290,7 +295,10 @@ static int begin_link(int fd, struct free_name *name, struct stat *ret_stat)
 	return 0;
 }
 
-/* The link has been made, and @name is kept; or else @name is freed. */
+/*
+ * Ends what begin_link() has begun: @name is kept if the link has been made (@is_there), else
+ * freed. Updates *stat.
+ */
 static void end_link(int fd, struct stat *stat, struct free_name *name, bool is_there)
 {
 	struct free_name **link;
@@ -463,6 +471,7 @@ struct ending {
 	struct gcr_quota_charge charge;
 };
 
+/* Does the work of @ending, without the lock. */
 static void carry_out(struct ending *ending, int fd)
 {
 	/* The memory is freed before the bytes stop counting. */
@@ -498,6 +507,10 @@ static bool remove_name_of(struct entry *entry, uint32_t adopter)
 	return true;
 }
 
+/*
+ * Removes a name from the entry's names that cost nothing; all of them if the file has no name
+ * left.
+ */
 static void lose_name_locked(struct entry *entry, const struct stat *stat, uint32_t adopter)
 {
 	if (adopter)
@@ -557,6 +570,7 @@ static bool get_settled_locked(int fd, struct stat *ret_stat, struct entry **ret
 	return false;
 }
 
+/* As gcr_inodes_close() if @closes, else as gcr_inodes_removed(). */
 static bool lose(int fd, bool closes, const struct gcr_inodes_bytes *bytes)
 {
 	struct ending ending = {0};

@@ -110,9 +110,8 @@ struct gcr_inodes_bytes {
  * folder's last descriptor. If no name is left and no folder has the file open, the memory of a
  * passed file is freed. Returns true if the table takes @bytes over, because the remaining names or
  * folders have not counted the file; the bytes then keep counting, also for the user, until the
- * file is unused, and the table calls
- * gcr_store_let_go(). Returns false if the bytes are still the caller's to release, also if the
- * table has already taken over those of another name.
+ * file is unused, and the table calls gcr_store_let_go(). Returns false if the bytes are still the
+ * caller's to release, also if the table has already taken over those of another name.
  */
 bool gcr_inodes_removed(int fd, const struct gcr_inodes_bytes *bytes);
 bool gcr_inodes_close(int fd, const struct gcr_inodes_bytes *bytes);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
+/* One step of making room in the store: a kept snapshot is dropped, or files of the pools are. */
 #include "fs/store/store_private.h"
 
 #include "lib/clock.h"
 
 /*
- * The kept snapshots are given up so long before the deadline, even if removals are under way:
- * these may be of very many names, and make no room for long. The removal of a kept one takes time,
- * too.
+ * From this time before the deadline on, kept snapshots are dropped even if removals are under way:
+ * the removals may be of very many names, and make no room for long. The removal of a kept snapshot
+ * takes time, too.
  */
 #define GIVE_UP_USEC (GCR_USEC_PER_SEC / 2)
-/* Pause after one has been given up, before it is another one's turn. */
+/* Pause between the drops of two kept snapshots while removals are under way. */
 #define PAUSE_USEC   (GCR_USEC_PER_SEC / 5)
 
 bool gcr_store_make_room_locked(struct gcr_store *store, uint64_t missing, int64_t deadline_usec)

@@ -66,7 +66,10 @@ static int open_directory(int parent_fd, const char *name)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Only the daemon may have access to the directory. */
+/*
+ * Checks that only the daemon has access to the directory, and that the directory is in a tmpfs.
+ * Errors, with a message.
+ */
 static int check_directory(int fd, const char *path, struct gcr_error *error)
 {
 	struct stat stat;
@@ -82,8 +85,8 @@ static int check_directory(int fd, const char *path, struct gcr_error *error)
 }
 
 /*
- * Is the daemon's mount namespace that of process 1? Then its mounts outlive the daemon.
- * @otherwise: unknown.
+ * Is the daemon's mount namespace that of process 1? Then its mounts outlive the daemon. Returns
+ * @otherwise if that is not known.
  */
 static bool in_first_namespace(bool otherwise)
 {
@@ -117,8 +120,9 @@ static int mount_tmpfs(bool may_swap, const char *path, uint64_t bytes)
 }
 
 /*
- * The size may differ from that of the last start, and an earlier daemon's store may have an inode
- * limit.
+ * Sets the size of the store's mount, and removes its inode limit: the size may differ from that of
+ * the last start, and an earlier daemon's store may have an inode limit. Failures are logged;
+ * -errno: the size is not known.
  */
 static int resize(struct gcr_store *store, uint64_t bytes)
 {
@@ -201,7 +205,10 @@ static uint64_t hash(const char *text)
 	return value;
 }
 
-/* A mount namespace may have a private /dev/shm, which disappears with the namespace. */
+/*
+ * Is /dev/shm that of process 1? A mount namespace may have a private one, which disappears with
+ * the namespace. True also if that is not known.
+ */
 static bool is_everybodys(int fd)
 {
 	struct stat ours;

@@ -95,7 +95,7 @@ int gcr_pack_work_create(struct gcr_snapshot *snapshot, bool unpack, bool is_alo
 	return 0;
 }
 
-/* Lock: work. */
+/* Ends one use of the file; the last one closes the file. Lock: work. */
 static void put_source_locked(struct source *source)
 {
 	if (--source->users)
@@ -316,7 +316,10 @@ static int pack_chunks(struct gcr_packs *packs, struct gcr_pack_worker *worker, 
 	return result;
 }
 
-/* On errors the chunks' references are dropped. */
+/*
+ * Packs a piece, with one attempt; on errors the references to its chunks are dropped. Errors of
+ * gcr_folder_read_piece(), gcr_snapshot_begin_piece() and gcr_folder_pack_piece().
+ */
 static int try_pack_piece(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
 			  struct gcr_folder_file *file, uint64_t piece,
 			  const struct gcr_wanted *wanted)

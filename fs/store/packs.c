@@ -24,8 +24,8 @@
 /* ---- accounts ---- */
 
 /*
- * Called with the packs locked, so this function must not wait. The room was reserved before the
- * piece was begun.
+ * take() of struct gcr_packs_account. Called with the packs locked, so this function must not wait.
+ * The room was reserved before the piece was begun.
  */
 static int take(void *data, uid_t uid, uint64_t bytes, bool is_there)
 {
@@ -48,7 +48,7 @@ static void give(void *data, uid_t uid, uint64_t bytes)
 	gcr_store_count_packed(store, uid, GCR_QUOTA_STORE, 0, bytes);
 }
 
-/* One user's share is a part of the free space on the disk, which changes. */
+/* Sets the limit of each user on the disk: a part of the room on the disk, which changes. */
 static void set_spill_limit(const struct gcr_store *store)
 {
 	uint64_t bytes;

@@ -153,6 +153,7 @@ struct opening {
 	struct gcr_tree_sum sum;
 };
 
+/* touch() of struct gcr_folder_config. */
 static int touch(void *data, struct gcr_room **ret_room)
 {
 	const struct opening *opening = data;

@@ -60,7 +60,7 @@ void gcr_store_remove_pool_files(struct gcr_store *store, struct gcr_pool_file *
 	pthread_mutex_unlock(&store->lock);
 }
 
-/* Lock: store. */
+/* The link to the pool of this process, or to the end of the list. Lock: store. */
 static struct gcr_pool **find_pool_locked(struct gcr_store *store, pid_t pid, uint64_t start_ticks)
 {
 	struct gcr_pool **link = &store->pools;
@@ -109,7 +109,7 @@ static int compare_extents(const void *left, const void *right, void *data)
 	return *(const uint32_t *)left < *(const uint32_t *)right ? -1 : 1;
 }
 
-/* Indexes of extents, the largest first. */
+/* The indexes of extents, the largest extent first; the caller frees them. NULL: no memory. */
 static uint32_t *sort_extents(struct gcr_extent *extents, size_t count)
 {
 	uint32_t *sorted = calloc(count ? count : 1, sizeof(*sorted));

@@ -23,9 +23,9 @@ struct piece {
 };
 
 /*
- * A read is enough to allocate a page of a tmpfs, and cannot overwrite the bytes of a concurrent
- * writer. fallocate() reports a lack of memory as an error; without it, the read would raise a
- * signal.
+ * Allocates the pages of a range that is mapped at @place. A read is enough to allocate a page of a
+ * tmpfs, and cannot overwrite the bytes of a concurrent writer. fallocate() reports a lack of
+ * memory as an error; without it, the read would raise a signal.
  */
 static int touch(int fd, uint64_t offset, uint64_t bytes, const volatile char *place)
 {
@@ -90,8 +90,8 @@ void gcr_snapshot_stop_populating(struct gcr_snapshot *snapshot)
 }
 
 /*
- * Take a piece of the first job, which becomes the last one, with a reference to its snapshot.
- * Lock: store.
+ * Take a piece of the first job, with a reference to its snapshot; the job becomes the last one.
+ * False: there is none. Lock: store.
  */
 static bool take_piece_locked(struct gcr_store *store, struct piece *piece)
 {
@@ -124,7 +124,10 @@ static int populate(const struct piece *piece)
 	return gcr_store_populate_piece(fd, piece->offset, piece->bytes);
 }
 
-/* Lock: store. */
+/*
+ * A piece has been populated, or could not be. After an error, or when all pages are there, the
+ * snapshot's job ends. Lock: store.
+ */
 static void piece_done_locked(const struct piece *piece, int result)
 {
 	struct gcr_snapshot *snapshot = piece->snapshot;
@@ -171,7 +174,7 @@ static void *populate_all(void *data)
 	return NULL;
 }
 
-/* Consecutive extents of one GPU and one kind form a group. */
+/* Makes the groups of the snapshot: consecutive extents of one GPU and one kind. -ENOMEM. */
 static int make_groups(struct gcr_snapshot *snapshot)
 {
 	struct gcr_store_group *groups = calloc(snapshot->count, sizeof(*groups));

@@ -57,7 +57,10 @@ static bool is_engine(const char *text)
 		       length;
 }
 
-/* Start times count from boot, so records of an earlier boot are useless. */
+/*
+ * Reads the identifier of this boot: start times count from boot, so records of an earlier boot are
+ * useless.
+ */
 static int read_boot_id(char boot_id[BOOT_ID_BYTES])
 {
 	_cleanup_close_ int fd = -1;
@@ -83,7 +86,10 @@ static int open_records(int directory_fd, bool create)
 	return fd < 0 ? -errno : fd;
 }
 
-/* A name may hold any byte: blanks, '%' and non-printing bytes become %XX. */
+/*
+ * Prints the name of a process, which may hold any byte: blanks, '%' and non-printing bytes become
+ * %XX.
+ */
 static void print_comm(FILE *stream, const char *comm)
 {
 	fputs("comm ", stream);
@@ -223,7 +229,7 @@ int gcr_record_remove(int directory_fd, pid_t pid, uint64_t start_ticks)
 	return 0;
 }
 
-/* A whole decimal number up to @limit, without sign or leading zero. */
+/* Parses a whole decimal number up to @limit, without sign or leading zero. */
 static bool parse_number(const char *text, uint64_t limit, uint64_t *ret_value)
 {
 	uint64_t value = 0;
@@ -595,7 +601,10 @@ static void free_names(struct names *names)
 	free(names->list);
 }
 
-/* Reads all names first, so that writes and removals by the visitor do not disturb the walk. */
+/*
+ * Lists the names of the records. All are read first, so that writes and removals by the visitor do
+ * not disturb the walk.
+ */
 static int list_names(int records_fd, struct names *names,
 		      void (*unreadable)(const char *name, int error, void *data), void *data)
 {

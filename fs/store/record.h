@@ -79,9 +79,9 @@ int gcr_record_write(int directory_fd, const struct gcr_record *record);
 int gcr_record_end_exchange(int directory_fd, pid_t pid, uint64_t start_ticks);
 
 /*
- * Read the record of one process. -ENOENT: there is none of this boot; other errors: there is one
- * that is no record, does not belong to the daemon or contradicts its name. @ret_record is written
- * only on success.
+ * Read the record of one process. -ENOENT: there is no record of this boot; other errors: the file
+ * is no record, does not belong to the daemon, contradicts its name or cannot be read. @ret_record
+ * is written only on success.
  */
 int gcr_record_read(int directory_fd, pid_t pid, uint64_t start_ticks,
 		    struct gcr_record *ret_record);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The queue of removals, in which users take turns, and the bytes of files that are unlinked and
- * still open. */
+/*
+ * The queue of removals, in which users take turns, and the bytes of files that are unlinked and
+ * still open.
+ */
 #include "fs/store/store_private.h"
 
 #include <inttypes.h>

@@ -98,7 +98,7 @@ static int remove_name(const struct going *going, int directory_fd, const char *
 	return 0;
 }
 
-/* gcr_store_visit: @data is a struct going. */
+/* A gcr_store_visit that removes the file; @data is a struct going. */
 static int remove_file(void *data, int directory_fd, const char *name, const struct stat *stat)
 {
 	struct going *going = data;
@@ -187,7 +187,7 @@ static int remove_files(const struct going *going, struct gcr_snapshot *snapshot
 	return first_error;
 }
 
-/* Lock: store. */
+/* Sets a failed removal aside for AGAIN_USEC. Lock: store. */
 static void try_again_later_locked(struct gcr_store *store, struct gcr_store_removal *removal)
 {
 	removal->is_logged = true;
@@ -283,7 +283,10 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 		removal_free(removal);
 }
 
-/* What is left of the store's own mount goes with it, or is there for the next daemon. Lock: store.
+/*
+ * Is the time for removals at the end of the daemon over? There is such a limit only for a store
+ * with its own mount: the rest disappears with the mount, or is there for the next daemon. Lock:
+ * store.
  */
 static bool must_stop_locked(const struct gcr_store *store)
 {
@@ -333,7 +336,7 @@ int gcr_store_start_remover(struct gcr_store *store)
 	return -result;
 }
 
-/* The next daemon carries them out. */
+/* Frees removals, which the next daemon carries out. */
 static void free_all(struct gcr_store_removal *removals)
 {
 	while (removals) {

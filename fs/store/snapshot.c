@@ -32,7 +32,7 @@ void gcr_snapshot_free(struct gcr_snapshot *snapshot)
 	free(snapshot);
 }
 
-/* The generation becomes part of a path, so its characters are restricted. */
+/* Is the generation valid? It becomes part of a path, so its characters are restricted. */
 static bool is_generation(const char *text)
 {
 	size_t length = strlen(text);
@@ -308,7 +308,10 @@ void gcr_snapshot_taint(struct gcr_snapshot *snapshot)
 	pthread_mutex_unlock(&snapshot->store->lock);
 }
 
-/* Bytes that remove_files() and the pool account for. */
+/*
+ * The sum of the bytes that the files count, for which remove_files() and the pool account one by
+ * one.
+ */
 static uint64_t files_cost(const struct gcr_snapshot *snapshot)
 {
 	uint64_t bytes = 0;

@@ -39,6 +39,10 @@ static void find_owner(const struct gcr_snapshot *snapshot, struct owner *ret_ow
 		gcr_proc_owner(snapshot->pid, &ret_owner->uid, &ret_owner->gid);
 }
 
+/*
+ * The bytes that the files from the pool count; @with_pages: only those of files with all their
+ * pages, as far as the snapshot needs them.
+ */
 static uint64_t sum_taken(const struct gcr_snapshot *snapshot, struct gcr_pool_file *const *files,
 			  bool with_pages)
 {

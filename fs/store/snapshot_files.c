@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a snapshot consists of: its directories, extents and files. */
+/* The parts of a snapshot: its directories, extents and files. */
 #include "fs/store/store_private.h"
 
 #include <errno.h>

@@ -19,8 +19,8 @@ struct gcr_folder *gcr_snapshot_folder(const struct gcr_snapshot *snapshot)
 }
 
 /*
- * The first change of the tree: from now on its files may differ from those that were made, and
- * count with the memory that they have allocated.
+ * touch() of struct gcr_folder_config, at the first change of the tree: from now on its files may
+ * differ from those that were made, and count with the memory that they have allocated.
  */
 static int touch(void *data, struct gcr_room **ret_room)
 {
@@ -90,7 +90,8 @@ void gcr_snapshot_end_verb(struct gcr_snapshot *snapshot)
 	gcr_folder_end_verb(snapshot->folder);
 }
 
-/* The memory of the files from @first on. @recounts: the folder counts each file with its memory.
+/*
+ * The memory of the files from @first on. @recounts: the folder counts each file with its memory.
  */
 static uint64_t sum_files(const struct gcr_snapshot *snapshot, size_t first, bool recounts)
 {

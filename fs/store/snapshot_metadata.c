@@ -85,8 +85,9 @@ static int show(struct gcr_snapshot *snapshot, int own_fd, const char *name,
 }
 
 /*
- * Both files are written before the first is shown. They are written where no user reaches, who
- * could have another file under a name that is replaced, which then has to count on.
+ * Writes both files in the snapshot's own directory, which no user reaches, and then shows them by
+ * gcr_folder_put(). That function accounts for a user's file that is replaced, which may still be
+ * in use under another name.
  */
 static int write_files(struct gcr_snapshot *snapshot, struct gcr_manifest *manifest,
 		       const struct gcr_digest *digests, struct gcr_error *error)

@@ -22,7 +22,10 @@
 /* More threads than this do not fault pages in any faster (measured). */
 #define POPULATORS_MAX 12
 
-/* At the start, for what an earlier daemon had not finished; what takes longer is removed later. */
+/*
+ * The time at the start for removing trees that an earlier daemon had not finished; the rest is
+ * removed later.
+ */
 #define UNFINISHED_USEC GCR_USEC_PER_SEC
 
 static unsigned int count_processors(void)
@@ -130,7 +133,10 @@ static int take_leftover(struct gcr_store *store, const char *name)
 	return add_leftover(store, name, cost_bytes, uid, false);
 }
 
-/* The tree has too many names to be removed at the start: the store's thread removes it. */
+/*
+ * Queues the removal of a tree that has too many names to be removed at the start: the store's
+ * thread removes it. -ENOMEM.
+ */
 static int remove_later(struct gcr_store *store, const char *name)
 {
 	struct gcr_store_removal *removal = calloc(1, sizeof(*removal));
@@ -254,7 +260,7 @@ static void detach(struct gcr_store *store)
 	gcr_store_detach(store);
 }
 
-/* Start-up has failed before the content was read: remove the store if it is empty. */
+/* Ends a start-up that has failed before the content was read: removes the store if it is empty. */
 static void leave(struct gcr_store *store)
 {
 	struct gcr_tree_sum sum;
@@ -364,7 +370,7 @@ void gcr_store_destroy(struct gcr_store *store)
 	store_free(store);
 }
 
-/* Lock: store. */
+/* Claims the leftovers whose names begin with @prefix: they are not swept. Lock: store. */
 static void keep_locked(struct gcr_store *store, const char *prefix)
 {
 	for (struct gcr_store_leftover *leftover = store->leftovers; leftover;
@@ -382,7 +388,7 @@ static int keep_recorded(const struct gcr_record *record, void *data)
 	return 0;
 }
 
-/* An unreadable record: keep all snapshots of its process. */
+/* Keeps all snapshots of a process whose record is unreadable. */
 static void keep_unreadable(const char *record_name, int error, void *data)
 {
 	char prefix[GCR_SNAPSHOT_NAME_BYTES];
@@ -391,7 +397,10 @@ static void keep_unreadable(const char *record_name, int error, void *data)
 		keep_locked(data, prefix);
 }
 
-/* Returns false if there is no memory: the leftover stays in the list. Lock: store. */
+/*
+ * Queues the removal of a leftover. Returns false if there is no memory: the leftover stays in the
+ * list. Lock: store.
+ */
 static bool remove_leftover_locked(struct gcr_store *store, struct gcr_store_leftover **link)
 {
 	struct gcr_store_removal *removal = calloc(1, sizeof(*removal));

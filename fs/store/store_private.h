@@ -75,7 +75,10 @@ struct gcr_snapshot {
 
 	/* guarded by the store's lock */
 	struct gcr_snapshot *next; /* in store->snapshots until it is discarded */
-	/* What stays in the list when the snapshot is closed, so that closing needs no memory. */
+	/*
+	 * The entry that stays in the list when the snapshot is closed; allocated before, so that
+	 * closing needs no memory.
+	 */
 	struct gcr_store_leftover *leftover;
 	struct gcr_snapshot *next_kept;
 	struct gcr_snapshot_file *files;
@@ -254,7 +257,7 @@ struct gcr_store {
 	pthread_t filler;
 };
 
-/* Lock: store. */
+/* The bytes that count in the store, promised ones included. Lock: store. */
 static inline uint64_t gcr_store_used_locked(const struct gcr_store *store)
 {
 	return store->snapshots_bytes + store->going_bytes + store->pool_bytes + store->rooms_bytes;
@@ -270,9 +273,10 @@ static inline bool gcr_store_is_removing_locked(const struct gcr_store *store)
 
 /*
  * make_room.c: one step towards @missing bytes of room: drop the snapshot that has been kept for
- * longest; without one, give up files of the pools. While removals are under way, wait for them
- * until @deadline_usec before a kept snapshot is dropped. Returns false if there is nothing to give
- * up, or at the deadline. Lock: store; released during the step.
+ * longest; without one, give up files of the pools. While removals are under way, the step waits
+ * for them; a kept snapshot is then dropped only from half a second before @deadline_usec on.
+ * Returns false if there is nothing to give up, or at the deadline. Lock: store; released during
+ * the step.
  */
 bool gcr_store_make_room_locked(struct gcr_store *store, uint64_t missing, int64_t deadline_usec);
 
@@ -409,8 +413,8 @@ void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_rem
 /* remove.c */
 int gcr_store_start_remover(struct gcr_store *store);
 /*
- * The thread first carries out the removals that are queued. What takes long is left to the next
- * daemon, or goes with the mount of the store.
+ * Stops the thread, which first carries out the removals that are queued. Removals that take long
+ * are left to the next daemon, or go with the mount of the store.
  */
 void gcr_store_stop_remover(struct gcr_store *store);
 

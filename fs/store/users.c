@@ -15,7 +15,7 @@
 
 typedef void visit_held(void *data, uid_t uid, enum gcr_quota_kind kind, uint64_t bytes);
 
-/* Lock: store. */
+/* Is this a kept snapshot of a running process? Lock: store. */
 static bool is_kept_locked(const struct gcr_store *store, const struct gcr_snapshot *snapshot)
 {
 	const struct gcr_snapshot *kept = store->kept;
@@ -25,7 +25,7 @@ static bool is_kept_locked(const struct gcr_store *store, const struct gcr_snaps
 	return kept;
 }
 
-/* Lock: store. */
+/* Calls @visit for each amount that a user holds; a user may have many. Lock: store. */
 static void each_locked(const struct gcr_store *store, visit_held *visit, void *data)
 {
 	for (const struct gcr_snapshot *snapshot = store->snapshots; snapshot;
@@ -61,7 +61,10 @@ static void add_if_his(void *data, uid_t uid, enum gcr_quota_kind kind, uint64_t
 		sum->bytes += bytes;
 }
 
-/* Lock: store. */
+/*
+ * May user @uid hold @bytes more of this kind? 0 if the user has no limit; -EDQUOT with a message.
+ * Lock: store.
+ */
 static int check_locked(const struct gcr_store *store, enum gcr_quota_kind kind, uid_t uid,
 			uint64_t bytes, struct gcr_error *error)
 {

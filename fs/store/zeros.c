@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Zeros where a hole would free the memory of a file: whoever reads a hole through a mapping takes
- * memory again, which nobody counts.
+ * Writing zeros where a hole would free the memory of a file: a process that reads a hole through a
+ * mapping takes memory again, which no account counts.
  */
 #include "fs/store/folder_private.h"
 

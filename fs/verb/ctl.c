@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Parser of writes to ctl. It touches nothing but its arguments, and has a fuzz target. */
+/*
+ * The parser of writes to ctl. The parser accesses nothing but its arguments, and has a fuzz
+ * target.
+ */
 #include "fs/verb/ctl.h"
 
 #include <ctype.h>
@@ -247,7 +250,10 @@ static int parse_option(struct gcr_command *command, struct word word, struct gc
 			     (int)(word.length < 64 ? word.length : 64), word.start);
 }
 
-/* In a thaw, `data` refers to the other process. */
+/*
+ * Checks the options of a thaw: `data` needs swap=, and refers to the process that is frozen.
+ * -EINVAL, with a message.
+ */
 static int check_swap(struct gcr_command *command, struct gcr_error *error)
 {
 	if (command->verb != GCR_VERB_THAW)

@@ -63,8 +63,8 @@ void gcr_operation_answer(struct gcr_operation *operation, int error_number);
 /* Answer all cancellations; none is added after this (is_over). */
 void gcr_operation_answer_cancellations(struct gcr_operation *operation, int error_number);
 /*
- * A waiter was interrupted or has died, and no longer wants the verb. If it was the last one, the
- * operation stops.
+ * A waiter was interrupted or has died, and no longer wants the verb. If no other waiter wants the
+ * verb, the operation stops.
  */
 void gcr_operation_abandon(struct gcr_operation *operation, struct gcr_waiter *waiter);
 

@@ -498,7 +498,10 @@ static int take_store_locked(struct gcr_packing *packing, struct gcr_error *erro
 	return result;
 }
 
-/* The packing that carries out @verb for the same processes. Lock: packings. */
+/*
+ * The packing that carries out @verb for all these processes (and perhaps others), or NULL. Lock:
+ * packings.
+ */
 static struct gcr_packing *find_to_join_locked(enum gcr_verb verb,
 					       struct gcr_process *const *processes, size_t count)
 {
@@ -518,8 +521,8 @@ static struct gcr_packing *find_to_join_locked(enum gcr_verb verb,
 }
 
 /*
- * Who could not cancel the packing does not keep it going either. Lock: packings, so that the
- * packing is still in the list.
+ * Joins the packing. A writer who could not cancel the packing does not keep it going either.
+ * -EBUSY: the packing is ending; -ENOMEM. Lock: packings, so that the packing is still in the list.
  */
 static int join_locked(struct gcr_packing *packing, const struct gcr_command *command,
 		       struct gcr_waiter *waiter)
@@ -538,6 +541,7 @@ static int join_locked(struct gcr_packing *packing, const struct gcr_command *co
 	return result;
 }
 
+/* abandon() of struct gcr_waited: the writer of @waiter does not want the packing any more. */
 static void abandon(void *object, struct gcr_waiter *waiter)
 {
 	struct gcr_packing *packing = object;

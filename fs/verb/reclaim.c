@@ -170,6 +170,7 @@ static bool pack_next(struct reclaim *reclaim)
 
 /* ---- to the disk ---- */
 
+/* Returns the time since which the process is frozen; 0: it is not frozen, or a verb has begun. */
 static int64_t may_spill(struct gcr_process *process)
 {
 	int64_t since_usec = 0;
@@ -273,7 +274,10 @@ static bool spill_next(struct reclaim *reclaim, uint64_t missing)
 
 /* ---- all of it ---- */
 
-/* The reason of the operation's stop is the message, unless a packing continues. */
+/*
+ * Returns -ECANCELED. The message is empty unless a packing continues: the caller then adds the
+ * reason of the operation's stop.
+ */
 static int stopped(const struct reclaim *reclaim, struct gcr_error *error)
 {
 	*error = (struct gcr_error){0};
@@ -284,7 +288,8 @@ static int stopped(const struct reclaim *reclaim, struct gcr_error *error)
 	return -ECANCELED;
 }
 
-/* Wait for removals under way, if these have made room lately. False: there is nothing to wait for.
+/*
+ * Wait for removals under way, if these have made room lately. False: there is nothing to wait for.
  */
 static bool wait_going(struct reclaim *reclaim, uint64_t missing, bool with_held)
 {

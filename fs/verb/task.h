@@ -38,8 +38,8 @@ struct gcr_task {
 };
 
 /*
- * How long a verb may take whose writer waits: @duration_usec (0: without limit), or less if the
- * kernel does not wait that long for the answer to the request.
+ * The time limit, in microseconds, of a verb whose writer waits: @duration_usec (0: without limit),
+ * or less if the kernel does not wait that long for the answer to the request.
  */
 int64_t gcr_operation_limit(const struct gcr_daemon *daemon, int64_t duration_usec);
 
