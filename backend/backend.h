@@ -19,6 +19,7 @@
 
 #define GCR_MEMORY_LINKS_MAX 2
 
+/* One vendor. Strings and functions are constant and live for ever. */
 struct gcr_backend {
 	const char *name;   /* "cuda" */
 	const char *api;    /* "CUDA", in messages */

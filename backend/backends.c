@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The table of vendors. */
+/* The table of vendors, and look-ups in it. */
 #include "backend/backend.h"
 
 #include <stddef.h>

@@ -103,7 +103,7 @@ static int look_at_mapping(const char *path, void *data)
 	return row ? refuse_path(look, row, path, "has mapped") : 0;
 }
 
-/* Add a message to errors that have none yet, such as -EACCES and -ESRCH. */
+/* Adds a message to errors that have none yet, such as -EACCES and -ESRCH. */
 int gcr_look_explain(int r, const struct gcr_look *look)
 {
 	if (r == -EACCES)
@@ -122,7 +122,10 @@ int gcr_look_explain(int r, const struct gcr_look *look)
 	return r;
 }
 
-/* One stopped thread is enough to refuse: the driver's threads, or the library's, have to run. */
+/*
+ * Refuses a process of which a thread is stopped (-EOPNOTSUPP): the driver's threads, or the
+ * library's, have to run, and one stopped thread is enough to prevent that.
+ */
 static int check_running(const struct gcr_look *look)
 {
 	_cleanup_closedir_ DIR *tasks = NULL;

@@ -25,7 +25,10 @@ struct gcr_obstacle {
 	const char *what_to_do;
 };
 
-/* Returns the row of @obstacles that matches an open or mapped file, or NULL. */
+/*
+ * Returns the row of @obstacles that matches the open file or (@is_mapping) the mapped file @path;
+ * NULL: none.
+ */
 const struct gcr_obstacle *gcr_obstacle_find(const struct gcr_obstacle *obstacles, size_t count,
 					     const char *path, bool is_mapping,
 					     const char *device_directory);

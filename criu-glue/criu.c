@@ -53,7 +53,10 @@ void gcr_criu_read_output(int fd, char text[static GCR_CRIU_OUTPUT_BYTES + 1])
 	text[got > 0 ? got : 0] = '\0';
 }
 
-/* The variables of the guard. @root_fd: CRIU's descriptor of a dumped tree's root. -ENOMEM. */
+/*
+ * Adds the variables of the environment by which the guard gets its facts; the caller frees them.
+ * @root_fd: CRIU's descriptor of a dumped tree's root. -ENOMEM.
+ */
 static int add_guard(char *variables[2], const struct gcr_criu_options *options, int root_fd)
 {
 	if (!options->guard)
@@ -113,8 +116,8 @@ void gcr_criu_send_signal(int pidfd, int number)
 }
 
 /*
- * For a launched CRIU: the launcher reports its status. If the launcher has ended too, only the
- * fact that CRIU has ended is known.
+ * Has a launched CRIU ended? The launcher reports its status. If the launcher has ended too, only
+ * the fact that CRIU has ended is known.
  */
 static bool reap_launched(struct gcr_criu_job *job)
 {
@@ -153,8 +156,8 @@ bool gcr_criu_reap(struct gcr_criu_job *job)
 }
 
 /*
- * CRIU writes a line for every mapping of the tree, several times: punches a hole into the log
- * before its last part. On a file system without holes the whole log remains.
+ * Removes the beginning of a long log, by a hole up to its last part: CRIU writes a line for every
+ * mapping of the tree, several times. On a file system without holes the whole log remains.
  */
 static void trim_log(const struct gcr_criu_job *job)
 {
@@ -286,7 +289,7 @@ __attribute__((format(printf, 2, 3))) static void add(struct arguments *argument
 	arguments->list[arguments->used] = NULL;
 }
 
-/* In the form that gpucr-pidns expects. */
+/* Adds the argument DEVICES, in the form that gpucr-pidns expects. */
 static void add_unwanted(struct arguments *arguments, const dev_t *devices)
 {
 	char text[GCR_CRIU_UNWANTED_MAX * 24] = "";

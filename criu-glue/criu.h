@@ -78,7 +78,10 @@ struct gcr_criu_inherit {
 
 #define GCR_CRIU_UNWANTED_MAX 2
 
-/* All that it points to stays the caller's and is needed only during gcr_criu_start(). */
+/*
+ * The options of one run of CRIU. Everything that they point to stays the caller's, and is needed
+ * only during gcr_criu_start().
+ */
 struct gcr_criu_options {
 	enum gcr_criu_action action;
 	pid_t pid;	      /* dump: the tree's root */
@@ -143,7 +146,7 @@ struct gcr_criu_job;
 int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu_options *options,
 		   struct gcr_criu_job **ret_job, struct gcr_error *error);
 
-/* A pidfd, readable once CRIU has ended; owned by the job. */
+/* Returns a pidfd, readable once CRIU has ended; owned by the job. */
 int gcr_criu_fd(const struct gcr_criu_job *job);
 
 /*
@@ -154,8 +157,9 @@ int gcr_criu_fd(const struct gcr_criu_job *job);
 int gcr_criu_wait(struct gcr_criu_job *job, int64_t timeout_usec, int wake_fd);
 
 /*
- * With hook_program: readable when the images are written and CRIU waits for an answer; owned by
- * the job, usable as @wake_fd of gcr_criu_wait(). -1: there is no hook, or it has been answered.
+ * Returns a descriptor that is readable when the images are written and CRIU waits for an answer
+ * (with hook_program). The job owns it; it can be @wake_fd of gcr_criu_wait(). -1: there is no
+ * hook, or it has been answered.
  */
 int gcr_criu_hook_fd(const struct gcr_criu_job *job);
 /*
@@ -204,17 +208,17 @@ void gcr_criu_leave(struct gcr_criu_job *job, void (*ended)(void *data), void *d
 pid_t gcr_criu_pid(const struct gcr_criu_job *job);
 
 /*
- * Waits for CRIU's end and returns its result. 0, and *ret_pid (may be NULL) is the root's pid
- * after a restore, in our pid namespace; else, with a message made from CRIU's log: -ECANCELED CRIU
- * was cancelled or killed by us, -EBUSY, -EOPNOTSUPP, -EFBIG, -ENOSPC, ... as gcr_criu_log_error(),
- * -EIO.
+ * Waits for CRIU's end and returns its result. 0: CRIU has succeeded; *ret_pid (may be NULL) is the
+ * root's pid after a restore, in our pid namespace. Else -errno, with a message made from CRIU's
+ * log: -ECANCELED CRIU was cancelled or killed by us, -EBUSY, -EOPNOTSUPP, -EFBIG, -ENOSPC, ... as
+ * gcr_criu_log_error(), -EIO.
  */
 int gcr_criu_finish(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *error);
 
 /*
- * After CRIU has succeeded, also if the restored root was not found: with pidns_program the pid of
- * the namespace's init; else 0. Killing init ends everything that was restored. Init is then not
- * our child (but the system's init's, or a subreaper's).
+ * Returns the pid of the namespace's init with pidns_program, else 0. Call it after CRIU has
+ * succeeded, also if the restored root was not found. Killing init ends everything that was
+ * restored. Init is then not our child (but the system's init's, or a subreaper's).
  */
 pid_t gcr_criu_namespace_init(const struct gcr_criu_job *job);
 

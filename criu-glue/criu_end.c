@@ -29,7 +29,10 @@
 #define END_TIMEOUT_USEC  (10 * GCR_USEC_PER_SEC)
 #define NESTED_MAX	  64 /* levels of processes below CRIU that are searched */
 
-/* SIGSTOP takes effect with a delay; until then the process could still start others. */
+/*
+ * Waits until the process has stopped. SIGSTOP takes effect with a delay; until then the process
+ * could still start others.
+ */
 static void await_stop(pid_t pid, int pidfd)
 {
 	int64_t until_usec = gcr_clock_usec() + STOP_TIMEOUT_USEC;
@@ -188,7 +191,7 @@ static int read_log(const struct gcr_criu_job *job, char **ret_text, size_t *ret
 	return 0;
 }
 
-/* Finds the error message of a run that failed by itself. */
+/* Finds the message of a run that failed by itself, in CRIU's log or output. Returns -errno. */
 static int explain(struct gcr_criu_job *job, struct gcr_error *error)
 {
 	_cleanup_free_ char *output = NULL;
@@ -265,8 +268,8 @@ static int is_inner(pid_t child, void *data)
 }
 
 /*
- * Gets the pid of init. Every failure from here on needs that pid: killing init ends all restored
- * processes.
+ * Gets the pid of the namespace's init. Every failure from here on needs that pid: killing init
+ * ends all restored processes.
  */
 static int read_init(struct gcr_criu_job *job, struct gcr_error *error)
 {
@@ -280,7 +283,7 @@ static int read_init(struct gcr_criu_job *job, struct gcr_error *error)
 	return 0;
 }
 
-/* After CRIU's end the restored root is a child of init. */
+/* Gets the restored root's pid in our namespace: after CRIU's end the root is a child of init. */
 static int find_outer_pid(struct gcr_criu_job *job, pid_t *pid, struct gcr_error *error)
 {
 	struct inner inner = {.pid = *pid};

@@ -28,7 +28,10 @@ static bool is_program(const char *path)
 	return stat(path, &status) == 0 && S_ISREG(status.st_mode) && access(path, X_OK) == 0;
 }
 
-/* Searches the directories of @list, which are separated by ':'. -ENOENT, -ENOMEM. */
+/*
+ * Searches the directories of @list, which are separated by ':', for criu. The caller frees
+ * *ret_path. -ENOENT, -ENOMEM.
+ */
 static int search(const char *list, char **ret_path)
 {
 	while (list && *list) {

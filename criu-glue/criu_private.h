@@ -42,7 +42,7 @@ int gcr_criu_start_program(const struct gcr_criu_program *criu, const char *path
 			   const struct gcr_criu_options *options, struct gcr_criu_job *job,
 			   struct gcr_error *error);
 void gcr_criu_send_signal(int pidfd, int number);
-/* Has it ended? If so, job->wait_status is its status; -1: unknown. Never waits. */
+/* Has the job's program ended? If so, job->wait_status is its status; -1: unknown. Never waits. */
 bool gcr_criu_reap(struct gcr_criu_job *job);
 
 #endif

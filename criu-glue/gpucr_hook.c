@@ -19,14 +19,17 @@
 
 #include "criu-glue/criu.h"
 
-/* Prefix of the directory of a published place (GCR_STORE_PLACE in fs/store/store_private.h). */
+/*
+ * Prefix of the name of a published place's directory (GCR_STORE_PLACE in
+ * fs/store/store_private.h).
+ */
 #define PUBLISHED "/incoming-"
 /* Path of the images' directory within the place's. */
 #define IMAGES	  "/snapshot/criu"
 
 /*
- * CRIU closes its descriptors before it starts a script (4.1.1), so the script fetches them from
- * CRIU. -1: an error.
+ * Fetches descriptor @fd from CRIU, which closes its descriptors before it starts a script (4.1.1).
+ * -1: an error.
  */
 static int fetch(int criu_pidfd, int fd)
 {

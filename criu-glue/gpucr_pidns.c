@@ -35,7 +35,7 @@
 #define DESCRIPTOR_MIN 3
 #define FAILED	       125
 
-/* CRIU and its own children get pids that a tree rarely has: near the highest. */
+/* Number of the highest pids that CRIU and its own children get: a tree rarely has such pids. */
 #define PIDS_FOR_CRIU 200
 
 static _Noreturn void fail(const char *what)
@@ -99,7 +99,7 @@ static bool detach(const char *point, const char *device)
 	return is_done;
 }
 
-/* 1: a mount of one of @devices was unmounted, 0: there is none. */
+/* Unmounts one mount of one of @devices. 1: done; 0: there is none. */
 static int unmount_one(const char *devices)
 {
 	FILE *file = fopen("/proc/self/mountinfo", "re");
@@ -142,7 +142,10 @@ static void make_proc(const char *devices)
 		fail("/proc cannot be mounted");
 }
 
-/* If this fails, CRIU starts at the lowest pids, which are more often those of a tree. */
+/*
+ * Makes the next pids high ones (PIDS_FOR_CRIU). If this fails, CRIU starts at the lowest pids,
+ * which are more often those of a tree.
+ */
 static void skip_pids(void)
 {
 	FILE *file = fopen("/proc/sys/kernel/pid_max", "re");
@@ -172,7 +175,9 @@ static void let_go_of_files(void)
 	(void)!chdir("/");
 }
 
-/* Waits for @pid, and reaps all other children until then. */
+/*
+ * Waits for the end of @pid, and reaps all other children until then. Returns the status of @pid.
+ */
 static int reap_until(pid_t pid)
 {
 	for (;;) {

@@ -59,7 +59,10 @@ static bool has_secret;
 		return -1;                                 \
 	}
 
-/* An abstract name starts with a NUL, and does not end with one. */
+/*
+ * Is @address an abstract unix address that begins with @prefix? An abstract name starts with a
+ * NUL, and does not end with one.
+ */
 static bool begins_with(const struct sockaddr *address, socklen_t bytes, const char *prefix)
 {
 	const struct sockaddr_un *name = (const struct sockaddr_un *)address;
@@ -105,7 +108,10 @@ static bool is_traced(int fd)
 	       tracer_of(peer.pid) == getpid();
 }
 
-/* Foreign connections take room in the queue too until they are closed. */
+/*
+ * Enlarges the queue of the guarded socket: connections of others take room in it too until they
+ * are closed.
+ */
 EXPORT int listen(int fd, int backlog)
 {
 	REAL(listen)
@@ -136,7 +142,7 @@ EXPORT int accept(int fd, struct sockaddr *address, socklen_t *bytes)
 	}
 }
 
-/* Runs before CRIU forks. */
+/* Makes the secret before CRIU forks. */
 __attribute__((constructor)) static void make_secret(void)
 {
 	has_secret = getrandom(secret, sizeof(secret), 0) == sizeof(secret);
@@ -238,8 +244,8 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 }
 
 /*
- * CRIU has just attached to @pid. Is that the root's pid, and has the root been waited for? Then
- * the process is another one.
+ * Has CRIU attached to another process? True if @pid is the root's pid, and the root has been
+ * waited for.
  */
 static bool is_of_another(pid_t pid)
 {
@@ -250,7 +256,10 @@ static bool is_of_another(pid_t pid)
 	       syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) < 0;
 }
 
-/* The process is not stopped: it is released when CRIU, which gives up now, ends. */
+/*
+ * Fails if CRIU has attached to a process that has got the root's pid. That process is not stopped;
+ * it is released when CRIU, which gives up now, ends.
+ */
 EXPORT long ptrace(enum __ptrace_request request, ...)
 {
 	void *address, *data;

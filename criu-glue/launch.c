@@ -233,8 +233,8 @@ static int hear(int connection, enum gcr_launch_word word, int timeout_msec, int
 }
 
 /*
- * *ret_failed: -errno of the program's start; the return value: errors of the conversation.
- * *ret_went, set also on errors: GO has been sent.
+ * Has the conversation of gcr_launch(). Returns errors of the conversation; *ret_failed: -errno of
+ * the program's start. *ret_went, set also on errors: GO has been sent.
  */
 static int converse(int connection, const struct gcr_program *program, int *ret_failed,
 		    bool *ret_went, pid_t *ret_pid, int *ret_pidfd)

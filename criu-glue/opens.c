@@ -214,7 +214,7 @@ static void judge_namespaces(struct opens_scan *scan, pid_t pid)
 			"engine that made it");
 }
 
-/* Each thread may have its own debugger. */
+/* Refuses a process of which any thread has a debugger. */
 static void judge_tasks(struct opens_scan *scan, pid_t pid)
 {
 	_cleanup_closedir_ DIR *tasks = NULL;
@@ -244,7 +244,9 @@ static void judge_tasks(struct opens_scan *scan, pid_t pid)
 
 /* ---- files ---- */
 
-/* False, with errno: the file is gone, or may not be examined. */
+/*
+ * Examines the file into file->status. False, with errno: the file is gone, or may not be examined.
+ */
 static bool ask_status(struct opens_file *file)
 {
 	return statx(AT_FDCWD, file->proc_path, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT,
@@ -266,8 +268,9 @@ static void refuse_mount(struct opens_scan *scan, const struct opens_file *file)
 }
 
 /*
- * CRIU may look for locks before the plugin has handled the file. Locks that it then cannot assign
- * to a file are skipped if --file-locks is set.
+ * Notes a lock of a file that a plugin handles. CRIU may look for locks before the plugin has
+ * handled the file. Locks that CRIU then cannot assign to a file are skipped if --file-locks is
+ * set.
  */
 static void note_plugins_lock(struct opens_scan *scan, pid_t pid, int fd)
 {
@@ -346,7 +349,7 @@ static void judge_places(struct opens_scan *scan, pid_t pid)
 	}
 }
 
-/* A line of maps: "START-END PERMS OFFSET MAJ:MIN INODE   PATH". */
+/* Judges the file of one line of maps: "START-END PERMS OFFSET MAJ:MIN INODE   PATH". */
 static void judge_mapping(struct opens_scan *scan, pid_t pid, const char *line, const char *path,
 			  const struct mounts *mounts)
 {
@@ -386,8 +389,8 @@ static void judge_mapping(struct opens_scan *scan, pid_t pid, const char *line, 
 }
 
 /*
- * Reads one line at a time: there can be millions. Consecutive lines of the same file are judged
- * once.
+ * Judges the files of all mappings. Reads one line at a time, since there can be millions.
+ * Consecutive lines of the same file are judged once.
  */
 static void judge_mappings(struct opens_scan *scan, pid_t pid, const struct mounts *mounts)
 {
@@ -473,7 +476,10 @@ void gcr_opens_destroy(struct gcr_opens *opens)
 	free(opens);
 }
 
-/* The error of a scan that is over before its end. */
+/*
+ * Sets the error of a scan that is over before its end: -E2BIG, -ENOMEM, -ECANCELED without a
+ * message.
+ */
 static int fail(const struct opens_scan *scan, struct gcr_error *error)
 {
 	if (scan->is_too_large)

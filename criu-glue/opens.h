@@ -57,12 +57,14 @@ struct gcr_open_finding {
 	struct gcr_error error;		  /* REFUSED: object, process, what to do */
 };
 
+/* A file that must exist when the tree is restored. */
 struct gcr_open_file {
 	char *path;	     /* as in /proc */
 	bool is_mapped;	     /* else open only */
 	bool is_append_only; /* may grow before the restore: CRIU does not check its size */
 };
 
+/* The options of a scan; all that they point to stays the caller's. */
 struct gcr_opens_options {
 	enum gcr_criu_tcp tcp;
 	uint64_t ghost_limit_max_bytes; /* unlinked files up to this size go into the images */
@@ -92,6 +94,7 @@ struct gcr_opens_options {
 	const atomic_bool *cancel;
 };
 
+/* The result of a scan. gcr_opens_destroy() frees it. */
 struct gcr_opens {
 	/* options for struct gcr_criu_options */
 	bool shell_job, file_locks, link_remap, ext_unix_sockets;

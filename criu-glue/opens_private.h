@@ -31,19 +31,20 @@ struct opens_end {
 	uint32_t rdev_major, rdev_minor, dev_major, dev_minor;
 };
 
-/* A socket of the kernel's table, see opens_socket.c. */
+/* A socket in the kernel's table, see opens_socket.c. */
 struct opens_tcp {
 	uint64_t inode;
 	unsigned int state;
 };
 
-/* Sorted by inode. */
+/* The sockets of one such table, sorted by inode. */
 struct opens_tcp_table {
 	struct opens_tcp *list;
 	size_t count;
 	bool is_read;
 };
 
+/* The state of one scan, which runs in one thread. */
 struct opens_scan {
 	const pid_t *pids;
 	size_t pids_count;
@@ -107,7 +108,7 @@ void opens_judge(struct opens_scan *scan, const struct opens_file *file);
  */
 bool opens_judge_regular(struct opens_scan *scan, const struct opens_file *file);
 
-/* opens_file.c: call it when all files have been judged. */
+/* opens_file.c: frees the list of counted contents. Called when all files have been judged. */
 void opens_forget_contents(struct opens_scan *scan);
 
 /*
@@ -121,8 +122,8 @@ bool opens_judge_rights(struct opens_scan *scan, const struct opens_file *file, 
  */
 bool opens_is_in_roots_directory(const struct opens_file *file);
 /*
- * Refuses a socket with messages in flight: the scan cannot inspect them, and CRIU would dump them.
- * True: refused.
+ * Refuses a socket with messages in flight, which the scan cannot inspect, and which CRIU would
+ * dump. True: refused.
  */
 bool opens_judge_on_its_way(struct opens_scan *scan, const struct opens_file *file);
 

@@ -13,7 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The process has read it, or can: the kernel checked its rights when the file was opened. */
+/*
+ * Does the process have the file open for reading? Then it has read the file, or can: the kernel
+ * checked its rights when the file was opened.
+ */
 static bool is_open_for_reading(const struct opens_file *file)
 {
 	long long flags;
@@ -22,7 +25,9 @@ static bool is_open_for_reading(const struct opens_file *file)
 	       (flags & O_ACCMODE) != O_WRONLY;
 }
 
-/* As opens_refuse(); if the images may be private, sets is_private instead and returns false. */
+/*
+ * Refuses the file (true). If the images may be private, sets is_private instead and returns false.
+ */
 static bool note(struct opens_scan *scan, const struct opens_file *file, const char *words)
 {
 	if (scan->options->may_be_private) {
@@ -33,7 +38,10 @@ static bool note(struct opens_scan *scan, const struct opens_file *file, const c
 	return true;
 }
 
-/* Checks the file's mode, through the link in /proc, which does not resolve the path. 1, 0. */
+/*
+ * May the reader read the file, by its mode? 1, 0. The file is opened through the link in /proc,
+ * which does not resolve the path.
+ */
 static int can_read(const struct opens_scan *scan, const struct opens_file *file)
 {
 	_cleanup_close_ int fd = open(file->proc_path, O_PATH | O_CLOEXEC);

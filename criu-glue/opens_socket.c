@@ -86,7 +86,10 @@ static int compare_tcp(const void *a, const void *b)
 	return left->inode < right->inode ? -1 : left->inode > right->inode;
 }
 
-/* Fills in the table. Lines without an inode are of sockets that no process has open any more. */
+/*
+ * Fills in the table from @text, a file of /proc/net. Lines without an inode are of sockets that no
+ * process has open any more.
+ */
 static void parse_tcp(struct opens_scan *scan, char *text, struct opens_tcp_table *table)
 {
 	size_t lines = 0;
@@ -139,7 +142,8 @@ void opens_forget_tcp(struct opens_scan *scan)
 }
 
 /*
- * CRIU before 4.2 queries options of every socket that Linux 6.16 and newer support for some only.
+ * Is the kernel too new for this CRIU? CRIU before 4.2 queries options of every socket that Linux
+ * 6.16 and newer support for some only.
  */
 static bool network_is_too_new(const struct opens_scan *scan)
 {
@@ -350,9 +354,10 @@ __attribute__((format(printf, 4, 5))) static struct gcr_open_finding *make_exter
 }
 
 /*
- * CRIU 4.1.1: half a pair of stream or seqpacket sockets needs --external; a datagram socket with a
- * named peer needs --ext-unix-sk (CRIU connects it by that name again); a socket in the queue of a
- * listening socket outside, or whose peer has closed, is dumped as it is.
+ * Judges a unix socket by its peer. CRIU 4.1.1: half a pair of stream or seqpacket sockets needs
+ * --external; a datagram socket with a named peer needs --ext-unix-sk (CRIU connects it by that
+ * name again); a socket in the queue of a listening socket outside, or whose peer has closed, is
+ * dumped as it is.
  */
 static void judge_unix(struct opens_scan *scan, const struct opens_end *end,
 		       const struct peers *peers)

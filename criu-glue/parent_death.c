@@ -32,7 +32,7 @@ enum {
 	FIELD_PARENT_DEATH = 8,
 };
 
-/* Ids of threads. */
+/* A growing list of thread ids. */
 struct threads {
 	pid_t *list;
 	size_t count, room;
@@ -83,7 +83,7 @@ static int add_thread(struct threads *threads, uint64_t number)
 	return 0;
 }
 
-/* One id, or several packed into a field. */
+/* Adds the ids of a field, which has one or several packed ones. -EIO, -ENOMEM. */
 static int add_threads(struct threads *threads, const struct gcr_protobuf_field *field)
 {
 	const uint8_t *at = field->content, *end = at + field->content_bytes;
@@ -165,7 +165,7 @@ static void set_zero(uint8_t *varint, size_t bytes)
 	varint[bytes - 1] = 0;
 }
 
-/* Clears the signal in a thread_core_entry. */
+/* Clears the signal in a thread_core_entry. *ret_had is set if there was one. -EIO. */
 static int clear_thread(uint8_t *image, const uint8_t *message, const uint8_t *end, bool *ret_had)
 {
 	struct gcr_protobuf_field field;

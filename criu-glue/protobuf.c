@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "criu-glue/protobuf.h"
 
-/* The largest field number. */
+/* The largest field number that the encoding allows. */
 #define NUMBER_MAX ((1u << 29) - 1)
 
 bool gcr_protobuf_varint(const uint8_t **at, const uint8_t *end, uint64_t *ret_value)

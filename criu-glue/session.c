@@ -38,13 +38,13 @@ enum {
 	FIELD_WINSIZE = 11,
 };
 
-/* The new image. */
+/* The new image, which is built up in memory. */
 struct output {
 	uint8_t *bytes;
 	size_t used, room;
 };
 
-/* The processes, and the session and group of their root. */
+/* The processes of the tree, and the session and group of their root. */
 struct tree {
 	const pid_t *pids;
 	size_t count;
@@ -192,7 +192,10 @@ static bool put_terminal(struct output *output, const uint8_t *at, const uint8_t
 	return true;
 }
 
-/* Likewise for a process: the root's old session and group become those that the root leads. */
+/*
+ * As put_terminal(), for a process: the root's old session and group become those that the root
+ * leads.
+ */
 static bool put_process(struct output *output, const uint8_t *at, const uint8_t *end,
 			const struct tree *tree)
 {

@@ -80,6 +80,10 @@ struct gcr_vendor {
 	bool is_here; /* this machine has GPUs of the vendor */
 };
 
+/*
+ * The daemon. The parts are created in the order of start_parts() in main.c, and do not change
+ * then.
+ */
 struct gcr_daemon {
 	struct gcr_options options;
 	struct gcr_vendor vendors[GCR_BACKENDS_COUNT]; /* in the order of gcr_backends */

@@ -79,7 +79,10 @@ static int fail(const struct gcr_error *error)
 	return EXIT_FAILURE;
 }
 
-/* fs.fuse.max_request_timeout (Linux 6.14): a request that takes longer aborts the whole mount. */
+/*
+ * Reads fs.fuse.max_request_timeout (Linux 6.14), beyond which one request aborts the whole mount.
+ * Returns microseconds; 0: no limit.
+ */
 static int64_t read_max_request(void)
 {
 	_cleanup_fclose_ FILE *file = fopen("/proc/sys/fs/fuse/max_request_timeout", "re");
@@ -182,7 +185,10 @@ static void pass_done(const struct gcr_scan_holder *holders, size_t count, void 
 	gcr_processes_update(daemon->processes, holders, count);
 }
 
-/* Creates the helpers of every vendor; those of an absent vendor stay unused. */
+/*
+ * Creates the helpers of every vendor; those of a vendor without a GPU here stay unused. 0 or
+ * -errno.
+ */
 static int create_helpers(struct gcr_daemon *daemon)
 {
 	struct gcr_helpers_config config = {
@@ -275,7 +281,10 @@ static uid_t owner_of(uid_t uid, void *data)
 	return gcr_quota_owner(daemon->quota, uid);
 }
 
-/* After raise_descriptor_limit(), and before any thread looks at processes. */
+/*
+ * Creates the quota. Called after raise_descriptor_limit(), whose result it uses, and before any
+ * thread looks at processes.
+ */
 static int create_quota(struct gcr_daemon *daemon)
 {
 	const char *subuids = daemon->options.user_subuids;
@@ -390,7 +399,10 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	return 0;
 }
 
-/* In reverse order; each part notifies only parts that still exist. */
+/*
+ * Stops the parts in reverse order; each part notifies only parts that still exist. Parts that were
+ * never started (NULL) are allowed.
+ */
 static void stop_parts(struct gcr_daemon *daemon)
 {
 	/* The texts show all parts below. Opens that wait for figures are answered later. */
@@ -505,7 +517,7 @@ static void *wait_for_signals(void *data)
 	return NULL;
 }
 
-/* Makes waitpid() work even if our parent process had SIGCHLD ignored. */
+/* Resets SIGCHLD, which our parent process may have had ignored: waitpid() would not work then. */
 static void notice_children(void)
 {
 	signal(SIGCHLD, SIG_DFL);
@@ -593,7 +605,10 @@ static int serve(struct gcr_daemon *daemon)
 	return result ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-/* The parent waits until the mount is ready, and exits with the daemon's status. */
+/*
+ * Forks, and returns in the child. The parent waits until the mount is ready, and exits with the
+ * daemon's status.
+ */
 static int go_to_background(void)
 {
 	int pipe_fds[2];

@@ -270,7 +270,10 @@ static int check_mountpoint(struct gcr_options *options)
 			   was_ours || gcr_mountpoint_is_awaited(options->runtime_directory));
 }
 
-/* A daemon in the background has / as its directory, so relative paths must be resolved. */
+/*
+ * Replaces *path by its absolute path, since a daemon in the background has / as its directory.
+ * NULL stays. 0 or -errno.
+ */
 static int make_absolute(char **path)
 {
 	char *absolute = *path ? absolute_path(*path) : NULL;
@@ -337,7 +340,10 @@ bad:
 	return -EINVAL;
 }
 
-/* A percentage refers to the machine's memory. */
+/*
+ * Parses the value of option @name with parse_size_of(); a percentage refers to the machine's
+ * memory.
+ */
 static int parse_size(const char *name, const char *text, uint64_t *ret_bytes)
 {
 	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -380,7 +386,10 @@ static int parse_count(const char *name, const char *text, uint64_t *ret_count)
 	return -EINVAL;
 }
 
-/* A percentage refers to the room on the disk, which the running daemon determines at each use. */
+/*
+ * Sets the limit of one user on the disk. A percentage refers to the room on the disk, which the
+ * running daemon determines at each use.
+ */
 static void set_user_spill(struct gcr_options *options, const char *text)
 {
 	unsigned int percent = strchr(text, '%') ? (unsigned int)strtoul(text, NULL, 10) : 0;
@@ -425,7 +434,10 @@ static int set_user_limits(struct gcr_options *options)
 	return 0;
 }
 
-/* A percentage refers to the size of the disk, which is determined when the disk is opened. */
+/*
+ * Sets the limit of the disk. A percentage refers to the size of the disk, which is determined when
+ * the disk is opened.
+ */
 static int set_spill(struct gcr_options *options)
 {
 	const char *of_user = options->user_most[GCR_QUOTA_SPILL];
@@ -449,7 +461,10 @@ static int set_spill(struct gcr_options *options)
 	return -EINVAL;
 }
 
-/* The directory need not exist: the daemon may start without the disk. */
+/*
+ * Makes the path of the disk's directory absolute. The directory need not exist: the daemon may
+ * start without the disk.
+ */
 static int make_spill_absolute(struct gcr_options *options)
 {
 	_cleanup_free_ char *directory = NULL;

@@ -13,14 +13,14 @@
  * Parses the command line into @options. Returns 0, or -errno after printing one line to stderr.
  * --help and --version print their text and exit the process. The mountpoint must be an empty
  * directory on which nothing is mounted; a mount that a crashed daemon left behind is removed
- * first.
+ * first. gcr_options_finish() frees the strings.
  */
 int gcr_options_parse(int argc, char **argv, struct gcr_options *options);
 void gcr_options_finish(struct gcr_options *options);
 
 /*
- * Every -o option with the name of its value ("SEC"; NULL: none), for the help text and the
- * manual's test.
+ * A -o option with the name of its value ("SEC"; NULL: none) and its help text. The table is for
+ * --help and for the manual's test.
  */
 struct gcr_option_words {
 	const char *name;

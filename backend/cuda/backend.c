@@ -12,7 +12,10 @@
 #define COMPUTE_DEVICE "nvidia-uvm"
 
 static const char *const mapped_devices[] = {COMPUTE_DEVICE, NULL};
-/* An exported descriptor is one of /dev/nvidiactl, or a dma-buf. */
+/*
+ * Links of descriptors of exported GPU memory: such a descriptor is one of /dev/nvidiactl, or a
+ * dma-buf.
+ */
 static const char *const memory_links[] = {"nvidia", "/dmabuf:", NULL};
 static const char *const no_devices[] = {NULL};
 

@@ -104,7 +104,7 @@ static const struct verb *find_verb(uint16_t type)
 	return NULL;
 }
 
-/* Reject requests that the driver would misunderstand or not check. */
+/* Refuses requests that the driver would misunderstand or not check. -EOPNOTSUPP, -EINVAL. */
 static int check_request(const struct gcr_driver *driver, const struct verb *verb,
 			 const struct gcr_control_request *asked, struct gcr_error *error)
 {
@@ -121,7 +121,10 @@ static int check_request(const struct gcr_driver *driver, const struct verb *ver
 	return 0;
 }
 
-/* The driver returns 304 or 3 if it has not found the process (measured). */
+/*
+ * Adds a cause to @error if the driver's result may mean that it has not found the process: it then
+ * returns 304 or 3 (measured).
+ */
 static void explain(CUresult driver_result, pid_t pid, bool is_found, struct gcr_error *error)
 {
 	if (kill(pid, 0) < 0 && errno == ESRCH) {
@@ -145,7 +148,7 @@ static CUresult call(const struct gcr_driver *driver, const struct verb *verb,
 	return verb->run ? verb->run(driver, asked) : get_state(driver, asked, ret_state);
 }
 
-/* Does the driver find a process by the id that the last call used? */
+/* Did the driver find a process by the id that the last call used? */
 static bool is_found(const struct gcr_driver *driver, const struct verb *verb,
 		     const struct gcr_control_request *asked)
 {
@@ -156,7 +159,7 @@ static bool is_found(const struct gcr_driver *driver, const struct verb *verb,
 }
 
 /*
- * Run @verb. If the main thread of the process has ended, the driver does not find the process by
+ * Runs @verb. If the main thread of the process has ended, the driver does not find the process by
  * the main thread's id, but finds it by the id of any other thread (measured). That thread may end
  * too before the driver looks; then the next one is tried. *ret_is_found: a result of 304 concerned
  * the process itself. The driver also returns 304 for a process whose restore failed before

@@ -67,7 +67,8 @@ static void *find(void *library, const char *name)
 }
 
 /*
- * All versions have the functions used here. Not every version is installed where ld.so searches.
+ * Opens the driver's library, also where ld.so does not search. All versions have the functions
+ * used here. NULL, with a message: there is none.
  */
 static void *open_library(struct gcr_error *error)
 {
@@ -209,7 +210,7 @@ int gcr_driver_check_checkpoint(const struct gcr_driver *driver, struct gcr_erro
 }
 #endif
 
-/* The name in the library that was called: messages name "cuMemcpyDtoHAsync", without a version. */
+/* Returns the name of @call for messages: "cuMemcpyDtoHAsync", without the version at its end. */
 static const char *name_of(const char *call)
 {
 #ifdef GCR_HIP

@@ -75,6 +75,7 @@
 	X(cuCheckpointProcessUnlock)
 #endif
 
+/* The driver's functions that were found. Constant after gcr_driver_open(). */
 struct gcr_driver {
 #define GCR_DRIVER_FIELD(name) __typeof__(name) *name;
 	GCR_DRIVER_CALLS(GCR_DRIVER_FIELD)
@@ -87,7 +88,7 @@ struct gcr_driver {
 };
 
 /*
- * Load the driver and initialise it; creates no context and uses no VRAM. The driver stays loaded
+ * Loads the driver and initialises it; creates no context and uses no VRAM. The driver stays loaded
  * until the process ends. Errors, with a message: -ENODEV no driver or no GPU, -EOPNOTSUPP the
  * driver lacks an entry point that every helper needs, or an error of cuInit.
  */
@@ -115,7 +116,7 @@ int gcr_driver_check_checkpoint(const struct gcr_driver *driver, struct gcr_erro
 int gcr_driver_check(const struct gcr_driver *driver, CUresult result, const char *call,
 		     struct gcr_error *error);
 
-/* Find the device with this UUID; -ENODEV if the driver does not show one. */
+/* Finds the device with this UUID; -ENODEV if the driver does not show one. */
 int gcr_driver_find(const struct gcr_driver *driver, const uint8_t uuid[GCR_UUID_BYTES],
 		    CUdevice *ret_device, struct gcr_error *error);
 

@@ -28,7 +28,8 @@
 	X(nvmlDeviceGetComputeRunningProcesses_v3)
 
 /*
- * The version 2 calls came with driver 510; all others are older than the oldest supported driver.
+ * The functions of NVML; NULL: the installed library lacks the function. The newest of them came
+ * with driver 510; all others are older than the oldest supported driver.
  */
 static struct {
 #define NVML_FIELD(name) __typeof__(name) *name;
@@ -48,7 +49,7 @@ static const struct {
 };
 
 /*
- * Load NVML, trying only once: a driver that is installed later is found by a new helper process.
+ * Loads NVML, trying only once: a driver that is installed later is found by a new helper process.
  */
 static bool load(void)
 {
@@ -80,7 +81,7 @@ int gcr_nvml_driver_version(char ret_version[GCR_NAME_BYTES])
 	return 0;
 }
 
-/* "GPU-6f1c2d3e-..." or the bare digits and dashes. */
+/* Parses "GPU-6f1c2d3e-..." or the bare digits and dashes. 0 or -errno. */
 static int parse_uuid(const char *text, uint8_t ret_uuid[GCR_UUID_BYTES])
 {
 	size_t count = 0;
@@ -148,7 +149,10 @@ static void read_processes(nvmlDevice_t device, uint32_t index, struct gcr_gpus_
 	}
 }
 
-/* Constant facts are read once: a helper is short-lived. */
+/*
+ * Reads the constant facts about GPU @index into @gpu, and its handle. They are read once, since a
+ * helper is short-lived.
+ */
 static int read_identity(unsigned int index, nvmlDevice_t *ret_device, struct gcr_gpu_info *gpu)
 {
 	static struct {

@@ -9,11 +9,14 @@
 
 #include "lib/protocol.h"
 
-/* "580.159.04". Loads NVML at the first call (8 ms on a machine with one H200). */
+/*
+ * Returns the driver's version, such as "580.159.04". The first call loads NVML (8 ms on a machine
+ * with one H200). -ENOENT, -EIO.
+ */
 int gcr_nvml_driver_version(char ret_version[GCR_NAME_BYTES]);
 
 /*
- * Fill the gpus and processes of @ret_reply, at most as many as fit. Facts that NVML does not
+ * Fills the gpus and processes of @ret_reply, at most as many as fit. Facts that NVML does not
  * provide for one GPU are left out (the flags say which); an -errno concerns all GPUs.
  */
 int gcr_nvml_list(struct gcr_gpus_reply *ret_reply);

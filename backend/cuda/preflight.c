@@ -130,7 +130,7 @@ static bool parse_unix_row(const char *line, struct unix_row *row)
 	return type == 5;		/* SOCK_SEQPACKET */
 }
 
-/* A name that the kernel chose: a NUL and five hexadecimal digits. */
+/* Is @path a name that the kernel chose: a NUL and five hexadecimal digits? */
 static bool is_autobound(const char *path)
 {
 	return path[0] == '@' && strspn(path + 1, "0123456789abcdef") == 5 && path[6] == '\0';

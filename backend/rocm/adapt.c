@@ -99,7 +99,10 @@ const char *gcr_hip_unsuitable(int version)
 	return NULL;
 }
 
-/* Also correct for a HIP older than 5.2, whose versions have another format. */
+/*
+ * Is the HIP in use at least of @version? Also correct for a HIP older than 5.2, whose versions
+ * have another format.
+ */
 bool gcr_hip_is_since(int version)
 {
 	return gcr_hip_version() >= version;
@@ -139,7 +142,7 @@ CUresult gcr_hip_cuGetErrorString(CUresult error, const char **ret_words)
 
 /* ---- devices ---- */
 
-/* Having no device is an error in HIP. */
+/* In HIP it is an error if there is no device; here the count is 0 then. */
 CUresult gcr_hip_cuDeviceGetCount(int *ret_count)
 {
 	int count = 0;
@@ -303,7 +306,9 @@ CUresult gcr_hip_cuDevicePrimaryCtxRelease_v2(CUdevice device)
 	return check_device(device);
 }
 
-/* In HIP every thread has a current device, initially device 0. */
+/*
+ * Gets the thread's current device as a context. In HIP every thread has one, initially device 0.
+ */
 CUresult gcr_hip_cuCtxGetCurrent(CUcontext *ret_context)
 {
 	int device;
@@ -317,7 +322,7 @@ CUresult gcr_hip_cuCtxGetCurrent(CUcontext *ret_context)
 	return gcr_hip_result(error);
 }
 
-/* Without a context there is nothing to do. */
+/* Makes the context's device current. There is nothing to do without a context. */
 CUresult gcr_hip_cuCtxSetCurrent(CUcontext context)
 {
 	return context ? gcr_hip_result(HIP(hipSetDevice)(gcr_hip_device(context))) : CUDA_SUCCESS;
@@ -381,7 +386,7 @@ CUresult gcr_hip_cuCtxDisablePeerAccess(CUcontext peer)
 	return gcr_hip_result(HIP(hipDeviceDisablePeerAccess)(gcr_hip_device(peer)));
 }
 
-/* HIP's limits have CUDA's numbers; HIP reports other limits as an invalid value. */
+/* Does HIP have this limit, with CUDA's number? HIP reports other limits as an invalid value. */
 static bool is_limit(CUlimit limit)
 {
 	return limit == CU_LIMIT_STACK_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE ||

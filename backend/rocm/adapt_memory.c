@@ -155,9 +155,10 @@ static size_t mapping_at(CUdeviceptr start, CUdeviceptr end, bool *ret_is_known)
 }
 
 /*
- * HIP 6 returns success for a mapping or unmapping that ROCr has refused: check the result. If the
- * check is impossible, HIP's result is believed: a mapping that exists but is taken for missing
- * would never be unmapped and would block every later mapping at this address.
+ * HIP has reported success. Is the range nevertheless not mapped as one mapping (with @is_mapped),
+ * or still mapped so (without)? HIP 6 returns success for a mapping or unmapping that ROCr has
+ * refused. If the check is impossible, HIP's result is believed (false): a mapping that exists but
+ * is taken for missing would never be unmapped and would block every later mapping at this address.
  */
 static bool is_otherwise(CUdeviceptr start, size_t bytes, bool is_mapped)
 {
@@ -184,8 +185,8 @@ CUresult gcr_hip_cuMemMap(CUdeviceptr start, size_t size, size_t offset,
 }
 
 /*
- * ROCr 7.2 maps the file of the GPU, with the memory, at the GPU's address. The adapters take this
- * into account from 7.1 on.
+ * Does this version map the memory also for the host? ROCr 7.2 maps the file of the GPU, with the
+ * memory, at the GPU's address. The adapters take this into account from 7.1 on.
  */
 static bool maps_for_host(void)
 {
@@ -214,9 +215,9 @@ CUresult gcr_hip_cuMemSetAccess(CUdeviceptr start, size_t size, const CUmemAcces
 }
 
 /*
- * ROCr 7.2 leaves its mapping of the GPU's file in place, without access, which keeps the VRAM in
- * use while the addresses are reserved. The mapping is replaced by the one of a reservation without
- * memory. If that fails the VRAM stays in use, as without this replacement.
+ * Unmaps one mapping. ROCr 7.2 leaves its mapping of the GPU's file in place, without access, which
+ * keeps the VRAM in use while the addresses are reserved. So that mapping is replaced by the one of
+ * a reservation without memory. If that fails the VRAM stays in use, as without this replacement.
  */
 static CUresult unmap_one(CUdeviceptr start, size_t bytes)
 {
@@ -359,7 +360,10 @@ static size_t bytes_of(CUpointer_attribute attribute)
 	}
 }
 
-/* Also handles the context, which HIP lacks, and the size, which HIP truncates to 32 bits. */
+/*
+ * Reads one attribute, which HIP writes in up to 64 bits. Also handles the context, which HIP
+ * lacks, and the size, which HIP truncates to 32 bits.
+ */
 static CUresult read_pointer_attribute(uint64_t *value, CUpointer_attribute attribute,
 				       CUdeviceptr pointer)
 {
@@ -400,7 +404,10 @@ CUresult gcr_hip_cuPointerGetAttribute(void *data, CUpointer_attribute attribute
 	return result;
 }
 
-/* As in CUDA, an attribute that is not available reads as zero; the device ordinal as "none". */
+/*
+ * Gets several attributes. As in CUDA, an attribute that is not available reads as zero; the device
+ * ordinal as "none".
+ */
 CUresult gcr_hip_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *wanted,
 					void **data, CUdeviceptr pointer)
 {

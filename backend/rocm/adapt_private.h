@@ -61,7 +61,10 @@ extern _Atomic(void *) gcr_hip_slots[GCR_HIP_SLOTS];
  * equal.
  */
 CUresult gcr_hip_result(hipError_t error);
-/* Also correct for a HIP older than 5.2, whose versions have another format. */
+/*
+ * Is the HIP in use at least of @version (GCR_HIP_VERSION)? Also correct for a HIP older than 5.2,
+ * whose versions have another format.
+ */
 bool gcr_hip_is_since(int version);
 
 /* The adapters, each with the type of its function. */

@@ -12,7 +12,7 @@
  * forked child has the descriptors but none of the mappings, which are made with MADV_DONTFORK or
  * VM_DONTCOPY.
  */
-/* hipMemExportToShareableHandle creates dma-bufs. */
+/* Links of descriptors of exported GPU memory: hipMemExportToShareableHandle creates dma-bufs. */
 static const char *const memory_links[] = {"/dmabuf:", NULL};
 static const char *const mapped_devices[] = {"kfd", "dri/renderD", NULL};
 

@@ -26,7 +26,7 @@
 #define TOPOLOGY "class/kfd/kfd/topology/nodes"
 #define PROC	 "class/kfd/kfd/proc"
 
-/* A sysfs file has at most one page. */
+/* Maximum size of a sysfs file: one page. */
 #define TEXT_BYTES 4096
 
 /* Types of memory banks: include/uapi or kfd_crat.h, HSA_MEM_HEAP_TYPE_FB_PUBLIC and _PRIVATE. */
@@ -466,7 +466,9 @@ void gcr_kfd_driver_version(char ret_version[GCR_NAME_BYTES])
 	gcr_kfd_driver_version_below(sysfs, ret_version);
 }
 
-/* A simulated program that was killed could not update the files. */
+/*
+ * Asks the simulator to update its files, which a simulated program that was killed could not do.
+ */
 static void refresh_simulator(void)
 {
 	static int (*refresh)(void);

@@ -42,7 +42,7 @@ void gcr_kfd_driver_version(char ret_version[GCR_NAME_BYTES]);
  */
 int gcr_kfd_list(struct gcr_gpus_reply *ret_reply, struct gcr_error *error);
 
-/* The same for files below @sysfs ("/sys"). */
+/* As the functions above, for files below @sysfs ("/sys"). */
 void gcr_kfd_driver_version_below(const char *sysfs, char ret_version[GCR_NAME_BYTES]);
 int gcr_kfd_list_below(const char *sysfs, struct gcr_gpus_reply *ret_reply,
 		       struct gcr_error *error);

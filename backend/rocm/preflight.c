@@ -79,8 +79,8 @@ static int check_environment(const struct gcr_look *look)
 }
 
 /*
- * A dma-buf that is not the preload library's is the program's, and may be shared with another
- * process.
+ * Refuses a dma-buf that is not the preload library's: it is the program's, and may be shared with
+ * another process. -EOPNOTSUPP.
  */
 static int check_export(int fd, const char *target, void *data)
 {

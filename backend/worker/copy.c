@@ -124,7 +124,7 @@ static struct slot *queue_take(struct queue *queue)
 
 /* ---- under the lock ---- */
 
-/* Wake the waiters if the job has ended and no thread is busy with it any more. */
+/* Wakes the waiters if the job has ended and no thread is busy with it any more. */
 static void check_ended(struct gcr_copier *copier)
 {
 	if (!copier->has_job || copier->going || copier->ended || copier->holders ||
@@ -191,7 +191,7 @@ static bool may_fly(const struct gcr_copier *copier)
 	return !most || copier->flying.count < most;
 }
 
-/* The next transfer for the GPU, or NULL. */
+/* Takes the next transfer for the GPU; NULL: there is none now. */
 static struct slot *next_for_device(struct gcr_copier *copier)
 {
 	if (!copier->going || !may_fly(copier))
@@ -208,7 +208,10 @@ static struct slot *next_for_host(struct gcr_copier *copier)
 						     : take_free(copier);
 }
 
-/* Is there no transfer that could be queued before the oldest one completes? */
+/*
+ * May the device thread wait for the oldest transfer? True if no further transfer could be queued
+ * before that one completes.
+ */
 static bool device_can_wait(const struct gcr_copier *copier)
 {
 	if (!copier->going || !may_fly(copier))
@@ -246,8 +249,8 @@ static CUresult submit_out(const struct gcr_copier *copier, uint64_t offset, cha
 }
 
 /*
- * Queue the copy of a part to VRAM, as runs of data and runs of zeros. Bit 0 of @holes is the
- * part's first piece.
+ * Queues the copy of a part to VRAM, as runs of data and runs of zeros. Bit N of @holes: the part's
+ * Nth piece is a hole. *ret_call names a call that failed.
  */
 static CUresult submit_part_in(const struct gcr_copier *copier,
 			       const struct gcr_transfer_part *part, const char *memory,
@@ -308,7 +311,7 @@ static CUresult submit(struct gcr_copier *copier, struct slot *slot, const char 
 }
 
 /*
- * Check the oldest transfer. If @can_wait, wait for it; else return NOT_READY while it is under
+ * Checks the oldest transfer. Waits for it if @can_wait; else returns NOT_READY while it is under
  * way.
  */
 static CUresult look_for_landing(const struct gcr_copier *copier, const struct slot *oldest,
@@ -348,8 +351,8 @@ static void device_failed(struct gcr_copier *copier, CUresult result, const char
 }
 
 /*
- * Do one step of the device thread; false if there is nothing to do. Drops the lock during the
- * step.
+ * Does one step of the device thread; false if there is nothing to do. Lock: copier, which is
+ * dropped during the step.
  */
 static bool device_step(struct gcr_copier *copier)
 {
@@ -406,7 +409,7 @@ static void *run_device(void *data)
 
 /* ---- the threads that copy between ring and files ---- */
 
-/* A host thread has finished its transfer. */
+/* Called when a host thread has finished its transfer. Lock: copier. */
 static void host_done(struct gcr_copier *copier, struct slot *slot)
 {
 	if (copier->job.direction == GCR_COPY_OUT) {
@@ -418,7 +421,7 @@ static void host_done(struct gcr_copier *copier, struct slot *slot)
 	pthread_cond_signal(&copier->device_wake);
 }
 
-/* Copy between a slot and the files, without the lock. */
+/* Copies between a slot and the files. Called without the lock. */
 static int move(const struct gcr_copier *copier, struct gcr_space_cursor *cursor, struct slot *slot,
 		struct gcr_error *error)
 {
@@ -719,7 +722,7 @@ static int take_error(const struct gcr_copier *copier, CUresult *ret_driver_resu
 	return gcr_error_set(error, copier->error.number, "%s", copier->error.words);
 }
 
-/* The lock is held. */
+/* Waits until the job has ended, and forgets it. Lock: copier, which is dropped during the wait. */
 static void wait_ended(struct gcr_copier *copier)
 {
 	eventfd_t count;

@@ -30,7 +30,7 @@ struct gcr_copier_config {
 void gcr_copier_config_default(struct gcr_copier_config *ret_config);
 
 /*
- * Create the ring and the threads, which inherit the caller's CPUs and memory policy. @driver must
+ * Creates the ring and the threads, which inherit the caller's CPUs and memory policy. @driver must
  * outlive the copier. Errors, with a message: -ENOMEM, or the driver's; *ret_driver_result is the
  * driver's last result.
  */
@@ -53,7 +53,8 @@ struct gcr_copy_job {
 };
 
 /*
- * Begin a job. Only ranges that are added are copied; the job ends when the whole space has been.
+ * Begins a job. Only the ranges that are added by gcr_copier_add() are copied. The job ends when
+ * every byte of the space has been added and processed.
  */
 void gcr_copier_start(struct gcr_copier *copier, const struct gcr_copy_job *job);
 
@@ -64,16 +65,16 @@ enum gcr_copy_what {
 };
 
 /*
- * Add @bytes of the space from @offset on to the job, which can be processed now. Each byte is
+ * Adds @bytes of the space from @offset on to the job, which may process them at once. Each byte is
  * added once. -ENOMEM.
  */
 int gcr_copier_add(struct gcr_copier *copier, enum gcr_copy_what what, uint64_t offset,
 		   uint64_t bytes, struct gcr_error *error);
 
-/* Nothing more will be added. */
+/* Tells the copier that nothing more will be added. */
 void gcr_copier_close(struct gcr_copier *copier);
 
-/* From now on queue as many copies as fit. */
+/* Lifts the job's limit of queued copies: from now on as many are queued as fit. */
 void gcr_copier_hurry(struct gcr_copier *copier);
 
 /*
@@ -83,14 +84,17 @@ void gcr_copier_hurry(struct gcr_copier *copier);
 int gcr_copier_event(const struct gcr_copier *copier);
 
 /*
- * Wait for the end of the job and forget it. After the return no thread uses the space, and neither
- * does the GPU. Errors, with a message: as gcr_space_write(), or the driver's, with its code in
- * *ret_driver_result (else CUDA_SUCCESS).
+ * Waits for the end of the job and forgets it. After the return no thread uses the space, and
+ * neither does the GPU. Errors, with a message: as gcr_space_write(), or the driver's, with its
+ * code in *ret_driver_result (else CUDA_SUCCESS).
  */
 int gcr_copier_finish(struct gcr_copier *copier, CUresult *ret_driver_result,
 		      struct gcr_error *error);
 
-/* Duration of the last job that has ended, and how many of the added bytes were bytes to copy. */
+/*
+ * Duration of the last job that has ended, in microseconds, and how many of the added bytes were
+ * GCR_COPY_BYTES.
+ */
 int64_t gcr_copier_usec(struct gcr_copier *copier);
 uint64_t gcr_copier_bytes(struct gcr_copier *copier);
 
@@ -100,7 +104,7 @@ uint64_t gcr_copier_bytes(struct gcr_copier *copier);
  */
 uint64_t gcr_copier_landed(struct gcr_copier *copier);
 
-/* Abort the job, if there is one, and wait like gcr_copier_finish(), ignoring its error. */
+/* Aborts the job, if there is one, and waits like gcr_copier_finish(), ignoring its error. */
 void gcr_copier_stop(struct gcr_copier *copier);
 
 #endif

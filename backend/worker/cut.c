@@ -79,7 +79,10 @@ static void add_part(struct gcr_transfer *transfer, uint64_t offset, size_t byte
 	transfer->is_direct &= direct != NULL;
 }
 
-/* A range that is not direct as a whole is not treated as direct at all. */
+/*
+ * Returns the address of the range in a registered file; NULL: the range is not in a registered
+ * file as a whole, and goes through the ring.
+ */
 static char *find_direct(const struct gcr_cutter *cutter, uint64_t offset, size_t bytes)
 {
 	size_t direct_bytes = bytes;
@@ -88,7 +91,7 @@ static char *find_direct(const struct gcr_cutter *cutter, uint64_t offset, size_
 	return direct_bytes == bytes ? direct : NULL;
 }
 
-/* Cut the next bytes of the run, in order. */
+/* Cuts the next hole of a run of zeros, in order. */
 static void cut_zeros(struct gcr_cutter *cutter, const struct gcr_cutter_run *run,
 		      struct gcr_transfer *transfer)
 {
@@ -134,7 +137,7 @@ static uint64_t place_of(const struct gcr_cutter *cutter, const struct gcr_cutte
 	return (step % lanes * depth + step / lanes) * cutter->config.bytes;
 }
 
-/* Cut the next turn of the lanes; if it was the last, go to the next run. */
+/* Cuts the next turn of the lanes; if it was the last, goes to the next run. */
 static void cut_lane(struct gcr_cutter *cutter, const struct gcr_cutter_run *run,
 		     struct gcr_transfer *transfer)
 {

@@ -15,6 +15,7 @@
 
 #define GCR_TRANSFER_PARTS_MAX 128
 
+/* A range of the space; part of a transfer. */
 struct gcr_transfer_part {
 	uint64_t offset; /* in the space */
 	size_t bytes;
@@ -45,18 +46,18 @@ struct gcr_cutter {
 	uint64_t run_step; /* progress in that run: turns of the lanes, or bytes */
 };
 
-/* Start with an empty list of runs. An unused cutter must be all zeros. */
+/* Empties the list of runs and sets the configuration. An unused cutter must be all zeros. */
 void gcr_cutter_start(struct gcr_cutter *cutter, const struct gcr_space *space,
 		      const struct gcr_cutter_config *config);
 void gcr_cutter_finish(struct gcr_cutter *cutter);
 
-/* Add a run to copy or to turn into holes. Zeros are whole pieces of the space. -ENOMEM. */
+/* Adds a run to copy or to turn into holes. Zeros are whole pieces of the space. -ENOMEM. */
 int gcr_cutter_add(struct gcr_cutter *cutter, bool is_zeros, uint64_t offset, uint64_t bytes);
 
 /* Is there anything left to cut? */
 bool gcr_cutter_has(const struct gcr_cutter *cutter);
 
-/* Cut the next transfer; gcr_cutter_has() must be true. */
+/* Cuts the next transfer; gcr_cutter_has() must be true. */
 void gcr_cutter_next(struct gcr_cutter *cutter, struct gcr_transfer *ret_transfer);
 
 #endif

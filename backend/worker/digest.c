@@ -33,8 +33,8 @@
 #define GROUP_ITEMS  256
 
 /*
- * An event is reused after this many tickets: a wait for an older ticket then waits for a later
- * one.
+ * Number of events. An event is reused after as many tickets: a wait for an older ticket then waits
+ * for a later one.
  */
 #define EVENTS 64
 
@@ -45,7 +45,7 @@
 #define PART_CHUNKS	    32
 #define DEFAULT_THREADS_MAX 8
 
-/* A request for digests, for the threads. */
+/* A request for digests: chunks from `begun` to `end`, which the threads share. */
 struct range {
 	struct range *next;
 	CUdeviceptr base;
@@ -216,7 +216,7 @@ static void forget_first(struct gcr_digester *digester)
 	free(range);
 }
 
-/* A thread has finished a part. */
+/* Called when a thread has finished a part: ends the requests that have all their digests. */
 static void part_done(struct gcr_digester *digester)
 {
 	while (digester->first && !digester->first->left) {
@@ -403,8 +403,8 @@ static void stop_on_host(struct gcr_digester *digester)
 /* ---- both ---- */
 
 /*
- * The kernel that this program was built with, in the form that the driver takes; NULL: none for
- * this GPU.
+ * Returns the kernel that this program was built with, in the form that the driver takes; NULL:
+ * there is none for this GPU.
  */
 static const void *find_kernel(const struct gcr_driver *driver, CUdevice device)
 {

@@ -22,7 +22,10 @@ struct gcr_digester_config {
 	unsigned int threads; /* on the host */
 };
 
-/* The kernel that this program was built with, and room for all VRAM of @device. */
+/*
+ * Fills in the kernel that this program was built with, room for all VRAM of @device, and the
+ * number of threads.
+ */
 void gcr_digester_config_default(const struct gcr_driver *driver, CUdevice device,
 				 struct gcr_digester_config *ret_config);
 
@@ -41,7 +44,7 @@ void gcr_digester_destroy(struct gcr_digester *digester);
 bool gcr_digester_is_on_gpu(const struct gcr_digester *digester);
 
 /*
- * Begin the digests of @count chunks in VRAM, starting at chunk @first of the memory mapped at
+ * Begins the digests of @count chunks in VRAM, starting at chunk @first of the memory mapped at
  * @base. Does not wait. The memory must stay mapped and unchanged until the digests are made, and
  * copies into it must be complete. *ret_ticket is for gcr_digester_wait(). Errors, with a message:
  * -EINVAL there is no room for so many chunks, -ENOMEM, or the driver's, with its code in
@@ -52,13 +55,16 @@ int gcr_digester_begin(struct gcr_digester *digester, CUdeviceptr base, uint64_t
 		       struct gcr_error *error);
 
 /*
- * Wait for the digests with this ticket, and for all that were begun before. Errors, with a
+ * Waits for the digests with this ticket, and for all that were begun before. Errors, with a
  * message: the driver's; then call gcr_digester_stop().
  */
 int gcr_digester_wait(struct gcr_digester *digester, uint64_t ticket, CUresult *ret_driver_result,
 		      struct gcr_error *error);
 
-/* Discard the digests under way, and an error. After the return nothing reads that memory. */
+/*
+ * Discards the digests under way and an error. When this function has returned, nothing reads the
+ * memory any more.
+ */
 void gcr_digester_stop(struct gcr_digester *digester);
 
 /*

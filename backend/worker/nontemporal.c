@@ -21,7 +21,7 @@
 #define LINE 64
 #define PAGE 4096
 
-/* Copy @pages pages in parallel, one line of each in turn. */
+/* Copies @pages pages in parallel, one line of each in turn. */
 #define COPY(move_line, pages)                                                        \
 	do {                                                                          \
 		for (size_t block = 0; block < bytes; block += (size_t)(pages)*PAGE)  \

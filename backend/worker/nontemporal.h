@@ -9,12 +9,12 @@
 #define GCR_NONTEMPORAL_UNIT 16384
 
 /*
- * Copy @bytes; the source may be in the caches. A thread that sees a store made by the caller after
- * the return also sees the copied bytes. On CPUs without such stores this is memcpy().
+ * Copies @bytes; the source may be in the caches. A thread that sees a store made by the caller
+ * after the return also sees the copied bytes. On CPUs without such stores this is memcpy().
  */
 void gcr_nontemporal_write(void *to, const void *from, size_t bytes);
 
-/* The same for a source that is in no cache. */
+/* As gcr_nontemporal_write(), for a source that is in no cache. */
 void gcr_nontemporal_read(void *to, const void *from, size_t bytes);
 
 #endif

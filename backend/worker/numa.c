@@ -18,7 +18,7 @@
 #define CPUS_MAX       8192
 #define LONG_BITS      (8 * sizeof(long))
 
-/* Read the first line of a file of sysfs. */
+/* Reads the first line of the file @path below @sysfs into @text, of @bytes. 0 or -errno. */
 static int read_line(const char *sysfs, const char *path, char *text, size_t bytes)
 {
 	_cleanup_free_ char *whole = NULL;

@@ -71,7 +71,7 @@ void gcr_packed_destroy(struct gcr_packed *packed)
 	free(packed);
 }
 
-/* Read all @bytes; -EBADMSG if the file is too short. */
+/* Reads all @bytes; -EBADMSG if the file is too short. */
 static int read_all(int fd, void *ret_bytes, size_t bytes, uint64_t at)
 {
 	for (size_t done = 0; done < bytes;) {
@@ -117,8 +117,8 @@ int gcr_packed_open(struct gcr_packed *packed, ino_t ino, uint64_t file_bytes)
 }
 
 /*
- * Open a segment. One that was spilled to a disk is a symbolic link in the store; only the daemon
- * can create links there.
+ * Opens segment @name. A segment that was spilled to a disk (*ret_is_spilled) is a symbolic link in
+ * the store; only the daemon can create links there. Returns a descriptor or -errno.
  */
 static int open_segment(int segments_fd, const char *name, bool *ret_is_spilled)
 {
@@ -142,7 +142,7 @@ static int open_segment(int segments_fd, const char *name, bool *ret_is_spilled)
 	return S_ISREG(stat.st_mode) && stat.st_uid == directory.st_uid ? TAKE_FD(fd) : -EBADMSG;
 }
 
-/* Return the open segment, which stays owned by @packed; -errno. */
+/* Finds or opens the segment @number, which stays owned by @packed. 0 or -errno. */
 static int find_segment(struct gcr_packed *packed, uint32_t number,
 			const struct segment **ret_segment)
 {

@@ -14,13 +14,16 @@
 
 struct gcr_packed;
 
-/* @tables_fd, @segments_fd: descriptors of directories, which stay the caller's. -ENOMEM. */
+/*
+ * Makes a reader. @tables_fd, @segments_fd: descriptors of directories, which stay the caller's.
+ * -ENOMEM.
+ */
 int gcr_packed_create(int tables_fd, int segments_fd, struct gcr_packed **ret_packed);
 void gcr_packed_destroy(struct gcr_packed *packed); /* NULL is allowed */
 GCR_DEFINE_CLEANUP(struct gcr_packed *, gcr_packed_destroy);
 
 /*
- * Select the file to read from, by its inode; the file may have no table. -EBADMSG: the table is
+ * Selects the file to read from, by its inode; the file may have no table. -EBADMSG: the table is
  * invalid, or not for a file of @file_bytes.
  */
 int gcr_packed_open(struct gcr_packed *packed, ino_t ino, uint64_t file_bytes);
@@ -32,7 +35,7 @@ enum gcr_packed_what {
 };
 
 /*
- * Read piece number @piece (GCR_PACK_PIECE_BYTES) of the selected file. -EBADMSG: the packed data
+ * Reads piece number @piece (GCR_PACK_PIECE_BYTES) of the selected file. -EBADMSG: the packed data
  * is damaged, -ENOENT: its segment is missing, or an error of reading; the contents of @ret_bytes
  * are undefined then. Bytes from a disk are checked against the digest made when they were packed;
  * bytes from the store are not.

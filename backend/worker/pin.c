@@ -58,7 +58,10 @@ static void pin_free(struct gcr_pins *pins, struct pin *pin)
 	free(pin);
 }
 
-/* Map and register; false if that is not possible. */
+/*
+ * Maps the file and registers the mapping with the driver; false if that is not possible. Called
+ * without the lock.
+ */
 static bool pin_register(struct gcr_pins *pins, struct pin *pin)
 {
 	void *map = mmap(NULL, pin->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pin->fd, 0);
@@ -75,10 +78,10 @@ static bool pin_register(struct gcr_pins *pins, struct pin *pin)
 }
 
 /*
- * Has the file no hole? To register a hole takes memory that the store has not counted, and a page
- * that became one stays in memory while it is registered. The number of blocks is not enough, as
- * there may be some beyond the end of the file. A long file is searched again only when it has been
- * changed; change times are no finer than some milliseconds.
+ * Does the file have no hole? To register a hole takes memory that the store has not counted, and a
+ * page that became a hole stays in memory while it is registered. The number of blocks is not
+ * enough, as there may be some beyond the end of the file. A long file is searched again only when
+ * it has been changed; change times are no finer than some milliseconds.
  */
 static bool is_without_holes(struct pin *pin, const struct stat *status)
 {
@@ -110,7 +113,10 @@ static bool is_whole(struct pin *pin)
 	       (uint64_t)status.st_size == pin->bytes && is_without_holes(pin, &status);
 }
 
-/* Remove the first file that is of no more use from a list. The lock is held. */
+/*
+ * Takes the first file that is of no more use, and that no session uses, out of @list; NULL: there
+ * is none. Lock: pins.
+ */
 static struct pin *take_useless(const struct gcr_pins *pins, struct pin **list)
 {
 	for (struct pin **link = list; *link; link = &(*link)->next) {
@@ -124,7 +130,10 @@ static struct pin *take_useless(const struct gcr_pins *pins, struct pin **list)
 	return NULL;
 }
 
-/* Do one task; false if there is none. Drops the lock during the task. */
+/*
+ * Carries out one task, the end or the beginning of a registration; false if there is none. Lock:
+ * pins, which is dropped during the task.
+ */
 static bool step(struct gcr_pins *pins)
 {
 	struct pin *gone = NULL;
@@ -216,7 +225,8 @@ void gcr_pins_destroy(struct gcr_pins *pins)
 }
 
 /*
- * A forgotten entry may still be in the list; it does not prevent its file from being added again.
+ * Is the file in the list? A forgotten entry does not count: it may still be in the list, and does
+ * not prevent its file from being added again.
  */
 static bool has(const struct pin *list, const struct stat *status)
 {

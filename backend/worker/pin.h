@@ -17,41 +17,44 @@
 
 struct gcr_pins;
 
-/* Thread-safe. @driver must outlive the pins. Errors: -ENOMEM. */
+/*
+ * Makes the list and its thread. The functions are thread-safe. @driver must outlive the pins.
+ * -ENOMEM.
+ */
 int gcr_pins_create(const struct gcr_driver *driver, CUcontext context, struct gcr_pins **ret_pins);
 void gcr_pins_destroy(struct gcr_pins *pins); /* NULL is allowed */
 
 /*
- * Take @fd and register its file in the background. A file that is not regular, has holes or is
+ * Takes @fd and registers its file in the background. A file that is not regular, has holes or is
  * already registered is ignored. A file that has been unlinked is unregistered soon.
  */
 void gcr_pins_add(struct gcr_pins *pins, int fd);
 
 /*
- * Unregister soon the file of @fd, which stays the caller's. Returns true if nothing of the file is
- * held any more.
+ * Unregisters soon the file of @fd, which stays the caller's. Returns true if nothing of the file
+ * is held any more.
  */
 bool gcr_pins_remove(struct gcr_pins *pins, int fd);
 
-/* Is every file that was added registered, if that is possible? */
+/* Has every file that was added been registered, or refused by the driver? */
 bool gcr_pins_settled(struct gcr_pins *pins);
 
 /*
- * A session begins: until gcr_pins_end() no file is registered, and none that the session uses is
+ * Begins a session: until gcr_pins_end() no file is registered, and none that the session uses is
  * unregistered.
  */
 void gcr_pins_begin(struct gcr_pins *pins);
 void gcr_pins_end(struct gcr_pins *pins);
 
 /*
- * In a session: the pages registered at @map are no longer those of the file; gcr_pins_find() does
- * not return them any more.
+ * Called in a session when the pages registered at @map are no longer those of the file:
+ * gcr_pins_find() does not return them any more.
  */
 void gcr_pins_forget(struct gcr_pins *pins, const char *map);
 
 /*
- * In a session: the address at which the file of @fd, of @bytes, is mapped and registered; NULL if
- * it is not.
+ * Returns, in a session, the address at which the file of @fd, of @bytes, is mapped and registered;
+ * NULL: it is not registered.
  */
 char *gcr_pins_find(struct gcr_pins *pins, int fd, uint64_t bytes);
 

@@ -53,7 +53,7 @@ static bool are_equal(const struct gcr_digest *old, const struct gcr_digest *new
 	return memcmp(old, new, count * sizeof(*old)) == 0;
 }
 
-/* Plan one piece of a file whose contents have the digests @old. */
+/* Plans one piece of a file whose contents have the digests @old. */
 static int add_known(struct stretch *stretch, uint64_t offset, struct gcr_error *error)
 {
 	const struct gcr_plan *plan = stretch->plan;

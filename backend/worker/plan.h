@@ -23,6 +23,7 @@ static inline uint64_t gcr_plan_chunk(uint64_t offset)
 	return offset / GCR_CHUNK_BYTES;
 }
 
+/* The facts that a plan is made from; all of them stay the caller's. */
 struct gcr_plan {
 	const struct gcr_space *space;
 	struct gcr_copier *copier;

@@ -77,14 +77,14 @@ void gcr_serve_fail(struct gcr_result *result, CUresult driver_result,
 }
 
 #ifdef GCR_HIP
-/* The kernel lists all GPUs and processes, without a context. */
+/* Lists the GPUs and processes (HIP): the kernel lists all, without a context. */
 static int list_gpus(const struct gcr_service *service, struct gcr_gpus_reply *reply,
 		     struct gcr_error *error)
 {
 	return gcr_kfd_list(reply, error);
 }
 #else
-/* Without NVML: the facts that the driver provides without a context. */
+/* Lists the GPUs without NVML: only the facts that the driver provides without a context. */
 static int list_devices(const struct gcr_driver *driver, struct gcr_gpus_reply *reply,
 			struct gcr_error *error)
 {

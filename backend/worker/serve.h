@@ -20,7 +20,7 @@
  */
 void gcr_serve_prepare(void);
 
-/* Tell the daemon that the helper is ready, or why not (@error->number is not 0). */
+/* Tells the daemon that the helper is ready, or why not (@error->number is not 0). */
 int gcr_serve_hello(const struct gcr_driver *driver, const struct gcr_error *error);
 
 /* A reply to the daemon. */
@@ -47,6 +47,7 @@ typedef void gcr_serve_complete(struct gcr_gpus_reply *reply, void *data);
 /* Work to be done between an answer and the next request. */
 typedef void gcr_serve_between(void *data);
 
+/* A helper's functions for gcr_serve(). */
 struct gcr_service {
 	const struct gcr_driver *driver;
 	gcr_serve_handler *handle;
@@ -56,8 +57,8 @@ struct gcr_service {
 };
 
 /*
- * Serve until the daemon closes the socket. GCR_MESSAGE_QUERY is answered here; the handler answers
- * all other requests.
+ * Serves until the daemon closes the socket. GCR_MESSAGE_QUERY is answered here; the handler
+ * answers all other requests.
  */
 void gcr_serve(const struct gcr_service *service);
 
@@ -67,7 +68,7 @@ void gcr_serve(const struct gcr_service *service);
  */
 int gcr_serve_wait(int fd, int timeout_msec);
 
-/* Put an error into a result. */
+/* Puts an error into @result, with the driver's code (CUDA_SUCCESS: none). */
 void gcr_serve_fail(struct gcr_result *result, CUresult driver_result,
 		    const struct gcr_error *error);
 

@@ -75,7 +75,10 @@ static void prefix_extent(const struct gcr_worker_session *session, size_t index
 	gcr_error_prefix(error, "%s", name);
 }
 
-/* A descriptor for each extent has to fit; a privileged process may raise its hard limit. */
+/*
+ * Raises the limit of descriptors, if needed, to one for each extent; a privileged process may
+ * raise its hard limit too. -EOPNOTSUPP.
+ */
 static int check_descriptors(size_t count, struct gcr_error *error)
 {
 	rlim_t needed = count + OTHER_DESCRIPTORS;
@@ -137,8 +140,8 @@ static off_t digests_offset(const struct gcr_worker_session *session)
 }
 
 /*
- * Map the file of digests. Its contents are read only when they are complete: IN, they are still
- * being written.
+ * Maps the file of digests. Its contents are read only when they are complete: with IN they are
+ * still being written.
  */
 static int map_digests(struct gcr_worker_session *session, struct gcr_error *error)
 {
@@ -190,7 +193,7 @@ static int digests_failed(struct gcr_worker_session *session, int r, CUresult dr
 	return r;
 }
 
-/* Begin the digests of the chunks [@first, @end), which are mapped. */
+/* Begins the digests of the chunks [@first, @end), which are mapped. */
 static int begin_digests(struct gcr_worker_session *session, uint64_t first, uint64_t end,
 			 uint64_t *ret_ticket, CUresult *ret_driver_result, struct gcr_error *error)
 {
@@ -202,7 +205,7 @@ static int begin_digests(struct gcr_worker_session *session, uint64_t first, uin
 	return r < 0 ? digests_failed(session, r, result, ret_driver_result, error) : 0;
 }
 
-/* Wait for the digests of @ticket, and for all begun before. */
+/* Waits for the digests of @ticket, and for all begun before. */
 static int wait_for_digests(struct gcr_worker_session *session, uint64_t ticket,
 			    CUresult *ret_driver_result, struct gcr_error *error)
 {
@@ -317,7 +320,7 @@ static int set_access(struct gcr_worker_session *session, size_t first, size_t e
 	return check(session->gpu, result, "cuMemSetAccess", ret_driver_result, error);
 }
 
-/* Make the mapped extents accessible. IN: copying into them begins. */
+/* Makes the mapped extents accessible. With IN, copying into them begins. */
 static int arrive(struct gcr_worker_session *session, CUresult *ret_driver_result,
 		  struct gcr_error *error)
 {
@@ -334,7 +337,7 @@ static int arrive(struct gcr_worker_session *session, CUresult *ret_driver_resul
 			      starts[session->arrived] - starts[first], error);
 }
 
-/* Map the next extent. The session owns @handle from now on; on failure it is released. */
+/* Maps the next extent. The session owns @handle from now on; on failure it is released. */
 static int map(struct gcr_worker_session *session, CUmemGenericAllocationHandle handle,
 	       CUresult *ret_driver_result, struct gcr_error *error)
 {
@@ -404,7 +407,7 @@ int gcr_worker_session_import(struct gcr_worker_session *session, const struct g
 	return r;
 }
 
-/* Unmap all held extents. HIP requires a call for each mapping. */
+/* Unmaps all held extents. HIP requires a call for each mapping. */
 static int unmap(struct gcr_worker_session *session, CUresult *ret_driver_result,
 		 struct gcr_error *error)
 {
@@ -429,7 +432,7 @@ static int unmap(struct gcr_worker_session *session, CUresult *ret_driver_result
 #endif
 }
 
-/* Unmap and release all held extents. Returns the first error. */
+/* Unmaps and releases all held extents. Returns the first error. */
 static int let_go(struct gcr_worker_session *session, CUresult *ret_driver_result,
 		  struct gcr_error *error)
 {
@@ -475,7 +478,10 @@ static int no_memory(const struct gcr_worker_session *session, size_t free_bytes
 	return -ENOMEM;
 }
 
-/* May VRAM be allocated now? With GCR_SESSION_IN_PARTS also after some of it has been. */
+/*
+ * May VRAM be allocated now? With GCR_SESSION_IN_PARTS that is so also after some of it has been
+ * allocated.
+ */
 static bool may_create(const struct gcr_worker_session *session)
 {
 	if (session->direction != GCR_COPY_IN || session->copied || session->copy_failed)
@@ -483,7 +489,7 @@ static bool may_create(const struct gcr_worker_session *session)
 	return session->flags & GCR_SESSION_IN_PARTS || (!session->copying && !session->arrived);
 }
 
-/* Allocate VRAM for the remaining extents, or until there is no more (*ret_lacks). */
+/* Allocates VRAM for the remaining extents, or until there is no more (*ret_lacks). */
 static int create_next(struct gcr_worker_session *session, bool *ret_lacks,
 		       CUresult *ret_driver_result, struct gcr_error *error)
 {
@@ -540,9 +546,9 @@ int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_
 }
 
 /*
- * The end of the group of extents, starting at @first, that are digested and then planned together.
- * New files are planned all at once, which keeps the threads that fill them in different files: in
- * parts of 1 GiB, 16 GiB take 0.95 s, not 0.5 (measured).
+ * Returns the end of the group of extents, starting at @first, that are digested and then planned
+ * together. New files are planned all at once, which keeps the threads that fill them in different
+ * files: in parts of 1 GiB, 16 GiB take 0.95 s, not 0.5 (measured).
  */
 static size_t end_of_part(const struct gcr_worker_session *session, size_t first)
 {
@@ -557,7 +563,7 @@ static size_t end_of_part(const struct gcr_worker_session *session, size_t first
 }
 
 /*
- * Queue the chunks that differ from the files, or all if nothing is known of these. The GPU makes
+ * Queues the chunks that differ from the files, or all if nothing is known of these. The GPU makes
  * the digests of all memory; meanwhile those already made are evaluated, and the chunks that differ
  * are copied.
  */
@@ -609,7 +615,10 @@ static int begin_out(struct gcr_worker_session *session, CUresult *ret_driver_re
 	return r;
 }
 
-/* Usually CREATE has already started the copier; start it here if not. */
+/*
+ * Starts the copier unless CREATE has started it, which is usual, and lifts the limit of queued
+ * copies.
+ */
 static int begin_in(struct gcr_worker_session *session, struct gcr_error *error)
 {
 	int r = 0;
@@ -647,7 +656,7 @@ int gcr_worker_session_copy(struct gcr_worker_session *session, CUresult *ret_dr
 	return 0;
 }
 
-/* Discard digests of memory that is being released or copied to again. */
+/* Discards digests of memory that is being released or copied to again. */
 static void forget_digests(struct gcr_worker_session *session)
 {
 	if (session->digested)
@@ -674,7 +683,10 @@ void gcr_worker_session_advance(struct gcr_worker_session *session)
 	session->digested = 0;
 }
 
-/* Verify the rest: the GPU reads its memory fifty times as fast as it was copied. */
+/*
+ * Verifies the chunks that gcr_worker_session_advance() has not verified: the GPU reads its memory
+ * fifty times as fast as the memory was copied.
+ */
 static int verify(struct gcr_worker_session *session, CUresult *ret_driver_result,
 		  struct gcr_error *error)
 {

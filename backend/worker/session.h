@@ -42,7 +42,7 @@ struct gcr_worker_gpu {
 };
 
 /*
- * Begin a session with the table in @files->table, which stays the caller's; the other descriptors
+ * Begins a session with the table in @files->table, which stays the caller's; the other descriptors
  * are taken on success. The files are checked only when they are copied. Errors of all functions
  * here have a message; *ret_driver_result is the driver's code if the driver failed (else it is
  * left alone). -EPROTO: the table is invalid; -EOPNOTSUPP: more extents than descriptors can be
@@ -71,7 +71,7 @@ int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_
 			      struct gcr_error *error);
 
 /*
- * Start copying everything; -EINVAL if some memory is not there. gcr_copier_event() signals the
+ * Starts copying everything; -EINVAL if some memory is not there. gcr_copier_event() signals the
  * end, then gcr_worker_session_copied() returns the result. For OUT this call makes the digests,
  * queues the chunks that differ from the files, and writes the digests. For IN
  * gcr_worker_session_copied() compares the digests, which have to be complete when this function is
@@ -93,14 +93,14 @@ int gcr_worker_session_export(struct gcr_worker_session *session, const struct g
 			      struct gcr_error *error);
 
 /*
- * OUT, after all is copied: unmap and release in advance the memory that END would unmap; no longer
- * needed.
+ * OUT, when all is copied: unmaps and releases now, before END, the memory that is no longer
+ * needed. Makes END faster; errors are left to END.
  */
 void gcr_worker_session_tidy(struct gcr_worker_session *session);
 
 /*
- * End the session and free @session, whatever is returned. NULL is allowed. An error means that the
- * driver may still hold memory: only the end of this process releases it.
+ * Ends the session and frees @session, whatever is returned. NULL is allowed. An error means that
+ * the driver may still hold memory: only the end of this process releases it.
  */
 int gcr_worker_session_end(struct gcr_worker_session *session, CUresult *ret_driver_result,
 			   struct gcr_error *error);

@@ -170,7 +170,7 @@ static int fail(const struct gcr_space_cursor *cursor, int number, const char *w
 					       : strerror(number));
 }
 
-/* Open the table of packed pieces of the open file. */
+/* Selects the table of packed pieces of the file that the cursor has open. */
 static int seek_packed(struct gcr_space_cursor *cursor, ino_t ino, struct gcr_error *error)
 {
 	const struct gcr_space *space = cursor->space;
@@ -190,7 +190,7 @@ static int seek_packed(struct gcr_space_cursor *cursor, ino_t ino, struct gcr_er
 	return -EIO;
 }
 
-/* Open the file that contains @offset. */
+/* Makes the cursor have the file open that contains @offset. */
 static int seek(struct gcr_space_cursor *cursor, uint64_t offset, bool write,
 		struct gcr_error *error)
 {
@@ -250,7 +250,10 @@ void gcr_space_catch_bus_errors(void)
 	sigaction(SIGBUS, &action, NULL);
 }
 
-/* Copy from or to a mapping after populating its pages; -errno if they cannot be had. */
+/*
+ * Copies from or to a mapping after populating its pages. @advice: how madvise(2) populates them.
+ * -errno: the pages cannot be had.
+ */
 static int copy_mapped(char *to, const char *from, size_t bytes, char *mapped, int advice,
 		       void (*copy)(void *to, const void *from, size_t bytes))
 {
@@ -304,7 +307,7 @@ static int read_file(struct gcr_space_cursor *cursor, uint64_t at, char *to, siz
 
 /*
  * Is the range a hole, within the file? lseek(2) takes a lock of the whole file, and searches as
- * far as necessary; so this is only used for files with holes.
+ * far as necessary; so this function is called only for files with holes.
  */
 static bool is_hole(int fd, uint64_t at, size_t bytes)
 {
@@ -316,7 +319,7 @@ static bool is_hole(int fd, uint64_t at, size_t bytes)
 	return errno == ENXIO && fstat(fd, &status) == 0 && (uint64_t)status.st_size >= at + bytes;
 }
 
-/* Is the page at @at of a mapping missing? Takes no lock of the file. */
+/* Is the page at @at of a mapping missing from memory? Takes no lock of the file. */
 static bool is_fresh(char *at)
 {
 	unsigned char there;
@@ -324,7 +327,7 @@ static bool is_fresh(char *at)
 	return mincore(at, 1, &there) == 0 && !(there & 1);
 }
 
-/* Write within the open file. */
+/* Writes @bytes at @at of the open file. */
 static int write_here(struct gcr_space_cursor *cursor, uint64_t at, const char *from, size_t bytes,
 		      struct gcr_error *error)
 {
@@ -358,7 +361,7 @@ static int write_here(struct gcr_space_cursor *cursor, uint64_t at, const char *
 	return write_file(cursor, at + done, from + done, bytes - done, error);
 }
 
-/* Read one piece. */
+/* Reads one piece of the open file, or sets *ret_hole. */
 static int read_here(struct gcr_space_cursor *cursor, uint64_t at, char *to, size_t bytes,
 		     bool *ret_hole, struct gcr_error *error)
 {

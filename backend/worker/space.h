@@ -18,6 +18,7 @@
 /* Every extent is a multiple of this, a huge page: no piece of the space belongs to two files. */
 #define GCR_SPACE_PIECE_BYTES (2ull << 20)
 
+/* The extents of a session and their files. */
 struct gcr_space {
 	struct gcr_extent *extents;
 	uint64_t *starts;     /* of each extent, and the end: count + 1 */
@@ -30,7 +31,7 @@ struct gcr_space {
 };
 
 /*
- * Read a table of @count extents of device memory from @table_fd. @directory_fd is taken on
+ * Reads a table of @count extents of device memory from @table_fd. @directory_fd is taken on
  * success. Errors, with a message: as gcr_extents_read(); -EPROTO also for managed memory.
  */
 int gcr_space_create(int table_fd, size_t count, int directory_fd, struct gcr_space **ret_space,
@@ -69,23 +70,23 @@ struct gcr_space_cursor {
 	struct gcr_packed *packed; /* NULL: no file is packed, or nothing was read yet */
 };
 
-/* A cursor that has no file open. */
+/* Makes a cursor that has no file open. */
 void gcr_space_cursor_init(struct gcr_space_cursor *cursor, const struct gcr_space *space);
 void gcr_space_cursor_finish(struct gcr_space_cursor *cursor);
 
 /*
- * Write @bytes to the files at @offset. Errors, with a message: -ENOSPC the store is full; -EIO a
+ * Writes @bytes to the files at @offset. Errors, with a message: -ENOSPC the store is full; -EIO a
  * file is missing, has another size, or cannot be written.
  */
 int gcr_space_write(struct gcr_space_cursor *cursor, uint64_t offset, const void *from,
 		    size_t bytes, struct gcr_error *error);
 
-/* Make holes of whole pieces. Errors as for writing. */
+/* Makes holes of whole pieces. Errors as for writing. */
 int gcr_space_punch(struct gcr_space_cursor *cursor, uint64_t offset, uint64_t bytes,
 		    struct gcr_error *error);
 
 /*
- * Read at most 64 pieces. A piece that is a hole in its file is not read: its bit in *ret_holes is
+ * Reads at most 64 pieces. A piece that is a hole in its file is not read: its bit in *ret_holes is
  * set and its part of @to is not touched, not even to allocate pages. A packed piece is unpacked to
  * @to. -EIO, -ENOMEM.
  */
@@ -93,7 +94,7 @@ int gcr_space_read(struct gcr_space_cursor *cursor, uint64_t offset, void *to, s
 		   uint64_t *ret_holes, struct gcr_error *error);
 
 /*
- * Turn SIGBUS into an error of reading or writing; a truncated file or a page with a memory error
+ * Turns SIGBUS into an error of reading or writing; a truncated file or a page with a memory error
  * raises that signal on access. Call once in a process.
  */
 void gcr_space_catch_bus_errors(void);

@@ -87,8 +87,8 @@ static int open_gpu(struct worker *worker, struct gcr_error *error)
 }
 
 /*
- * Ring and threads of the copy path, on the GPU's node. They are not needed before the first
- * session, so a thread makes them in the background.
+ * Makes the ring and the threads of the copy path, on the GPU's node. They are not needed before
+ * the first session, so a thread makes them in the background.
  */
 static int create_copier(struct worker *worker, CUresult *ret_driver_result,
 			 struct gcr_error *error)
@@ -110,7 +110,10 @@ static int create_digester(struct worker *worker, CUresult *ret_driver_result,
 				   &worker->gpu.digester, ret_driver_result, error);
 }
 
-/* The driver takes longer to compile the kernel than the copier takes to make its ring. */
+/*
+ * Thread: makes the digester beside the copier, since the driver takes longer to compile the kernel
+ * than the copier takes to make its ring.
+ */
 static void *prepare_digester(void *data)
 {
 	struct worker *worker = data;
@@ -166,7 +169,7 @@ static CUresult release(struct worker *worker)
 	return first;
 }
 
-/* Allocate physical memory without an address: a reservation needs no more. */
+/* Allocates physical memory without an address: a reservation (RESERVE) needs no more. */
 static CUresult create(const struct worker *worker, uint64_t bytes,
 		       CUmemGenericAllocationHandle *ret_handle)
 {
@@ -395,7 +398,10 @@ static void handle(struct gcr_message *request, struct gcr_answer *answer, void 
 		gcr_serve_fail(&answer->result, driver_result, &error);
 }
 
-/* The daemon waits for the control state now, and will want the end of the session quickly. */
+/*
+ * Between two requests: releases memory that is no longer needed. The daemon waits for the control
+ * state now, and will want the end of the session quickly.
+ */
 static void between(void *data)
 {
 	struct worker *worker = data;
@@ -405,7 +411,7 @@ static void between(void *data)
 }
 
 #ifndef GCR_HIP
-/* Without NVML only a context can report the free memory, and the worker has one. */
+/* Adds the free memory of this worker's GPU, which without NVML only a context can report. */
 static void complete(struct gcr_gpus_reply *reply, void *data)
 {
 	const struct worker *worker = data;
@@ -426,7 +432,10 @@ static void complete(struct gcr_gpus_reply *reply, void *data)
 }
 #endif
 
-/* Every allocation in a session has a descriptor here; this program never uses select(2). */
+/*
+ * Raises the limit of descriptors: every allocation in a session has one here, and this program
+ * never uses select(2).
+ */
 static void raise_descriptor_limit(void)
 {
 	struct rlimit limit;

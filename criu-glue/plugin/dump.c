@@ -72,7 +72,7 @@ static void clear(void)
 	memset(&dump, 0, sizeof(dump));
 }
 
-/* 1: there may be something to do; 0: there is no mount; -1. */
+/* See plugin.h. Returns 1: there may be something to do; 0: there is no mount; -1. */
 int gcr_dump_begin(void)
 {
 	struct gcr_error error = {0};
@@ -203,7 +203,10 @@ static int start_keeper(size_t first, int *ret_fd, struct gcr_error *error)
 	return r;
 }
 
-/* Writes to the process's own ctl, or for several, as one operation, to the root's. */
+/*
+ * Freezes and parks the subjects from @first on. Writes to the process's own ctl, or for several
+ * processes, as one operation, to the root's.
+ */
 static int freeze(size_t first, struct gcr_error *error)
 {
 	char verb[32 + SUBJECTS_MAX * SUBJECT_BYTES] = "freeze park";

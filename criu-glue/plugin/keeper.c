@@ -30,7 +30,7 @@
 #define LET_GO_MS 60000 /* CRIU needs much less; after it the thaw reports the error */
 #define BUSY_MS	  120000
 
-/* Does the descriptor become readable within that time? */
+/* Does any process trace @pid? False also if that cannot be read. */
 static bool is_traced(pid_t pid)
 {
 	_cleanup_free_ char *text = NULL;
@@ -43,8 +43,8 @@ static bool is_traced(pid_t pid)
 }
 
 /*
- * CRIU may have been killed in the middle of the freeze: the freeze first ends or is rolled back
- * (EBUSY until then).
+ * Thaws the process. CRIU may have been killed in the middle of the freeze: the freeze first ends
+ * or is rolled back, and until then the verb gives EBUSY, and is tried again.
  */
 static int thaw(const char *mount, const struct gcr_kept *kept, struct gcr_error *error)
 {
@@ -58,7 +58,10 @@ static int thaw(const char *mount, const struct gcr_kept *kept, struct gcr_error
 	}
 }
 
-/* After the dump: thaws the process if CRIU has let it run. */
+/*
+ * After the dump: thaws the process if CRIU has let it run. Returns when CRIU has released the
+ * process.
+ */
 static void settle(const char *mount, const struct gcr_kept *kept)
 {
 	struct gcr_proc_stat stat;

@@ -51,7 +51,10 @@ int gcr_mount_find(char **ret_mount, struct gcr_error *error)
 	return 0;
 }
 
-/* The value of a key of a `status` file, at the beginning of a line. NULL: the key is missing. */
+/*
+ * Returns the value of a key at the beginning of a line of `status`, which points into @text. NULL:
+ * the key is missing.
+ */
 static const char *value_of(const char *text, const char *key)
 {
 	size_t length = strlen(key);
@@ -110,7 +113,7 @@ int gcr_mount_look(const char *mount, pid_t pid, struct gcr_mount_look *ret_look
 	return 0;
 }
 
-/* The number of an errno given by its name, as the daemon writes it. */
+/* Returns the number of an errno given by its name, as the daemon writes it; EIO: no such name. */
 static int number_of(const char *name, size_t length)
 {
 	for (int number = 1; number < 256; number++) {
@@ -195,7 +198,10 @@ bool gcr_becomes_readable(int fd, int timeout_ms)
 	return r > 0;
 }
 
-/* @pidfd: of the process of @directory, -1: it may be any. */
+/*
+ * Writes @verb to MOUNT/DIRECTORY/ctl. @pidfd: of the process of that directory, which must not
+ * have ended (-ESRCH); -1: it may be any. On failure @error has the daemon's message.
+ */
 static int write_verb(const char *mount, const char *directory, int pidfd, const char *verb,
 		      int flags, struct gcr_error *error)
 {

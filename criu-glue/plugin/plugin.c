@@ -45,9 +45,10 @@ static int is_cuda_plugin(struct dl_phdr_info *info, size_t bytes, void *data)
 }
 
 /*
- * CRIU's own plugin handles the hooks for every process, and its checkpoint of a process that has
- * exported handles of its memory can never be restored. A plugin that was loaded after ours is not
- * called for our processes.
+ * Fails if CRIU's own plugin for these GPUs is loaded, in a place where it would be called. That
+ * plugin handles the hooks for every process, and its checkpoint of a process that has exported
+ * handles of its memory can never be restored. A plugin that was loaded after ours is not called
+ * for our processes.
  */
 static int refuse_rival(void)
 {

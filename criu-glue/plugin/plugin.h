@@ -44,6 +44,7 @@ enum gcr_mount_kind {
 	GCR_MOUNT_PROCESS,
 };
 
+/* The facts about one process that the mount shows. */
 struct gcr_mount_look {
 	enum gcr_mount_kind kind;
 	bool is_frozen;
@@ -110,7 +111,10 @@ int gcr_snapshot_copy(int from_fd, int to_fd, const struct gcr_copy_owner *owner
 /* Removes GCR_IMAGES_PREFIX@number from the images, if it exists. */
 int gcr_images_remove(int images_fd, long number, struct gcr_error *error);
 
-/* Calls @visit with the number of each such name, until @visit returns non-zero. */
+/*
+ * Calls @visit with the number of each name GCR_IMAGES_PREFIX@number, until @visit returns
+ * non-zero, which is then returned. @visit may remove the name. -errno with a message.
+ */
 int gcr_images_each(int images_fd, int (*visit)(long number, void *data), void *data,
 		    struct gcr_error *error);
 
@@ -133,7 +137,8 @@ int gcr_keeper_start(const char *mount, const struct gcr_kept *kept, size_t coun
 void gcr_keeper_dismiss(int fd);
 
 /*
- * dump.c, restore.c: the functions that plugin.c calls. Hooks return 0, -ENOTSUP or -1, and have
+ * dump.c, restore.c: the functions that plugin.c calls. Both `begin` functions return 1 if there
+ * may be something to do, 0 if not, or -1. Hooks return 0, -ENOTSUP or -1. Whatever fails has
  * logged the reason.
  */
 int gcr_dump_begin(void);
@@ -143,7 +148,7 @@ void gcr_dump_end(bool failed);
 
 int gcr_restore_begin(void);
 int gcr_restore_resume(pid_t pid);
-/* False: a program stands still; the reason is in the log. */
+/* Ends the restore. False: a program stands still; the reason is in the log. */
 bool gcr_restore_end(bool failed);
 
 #endif

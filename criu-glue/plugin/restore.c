@@ -174,7 +174,7 @@ static bool is_in_inventory(bool *ret_is_known)
 	       check_and_remove_inventory_plugin(GCR_PLUGIN_NAME, strlen(GCR_PLUGIN_NAME));
 }
 
-/* 1: there is something to do; 0: nothing; -1. */
+/* See plugin.h. Returns 1: there is something to do; 0: nothing; -1. */
 int gcr_restore_begin(void)
 {
 	struct gcr_error error = {0};
@@ -280,8 +280,8 @@ static bool can_run(pid_t pid)
 }
 
 /*
- * According to the mount: so the end of the thaw is noticed even if no event arrives on the open
- * `events`.
+ * Does the mount's status say that the process runs? So the end of the thaw is noticed even if no
+ * event arrives on the open `events`.
  */
 static bool is_running(const struct place *place)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The table of admissions and the list of needs: see admission.h. */
+/* The table of admissions (one holder for each GPU) and the list of needs: see admission.h. */
 #include "fs/engine/admission.h"
 
 #include <pthread.h>

@@ -17,7 +17,10 @@
 
 struct gcr_admission;
 
-/* VRAM that a verb has yet to take. The caller owns it; all zero is a need that is not noted. */
+/*
+ * VRAM that a verb has yet to take. The verb's task owns the struct, also while it is noted in the
+ * list. All zeros: a need that is not noted.
+ */
 struct gcr_need {
 	struct gcr_need *next;
 	const void *owner; /* the verb's operation, which its own needs do not block */
@@ -35,21 +38,24 @@ struct gcr_admission_holder {
 	uint64_t need_bytes; /* if is_need */
 };
 
-/* Returns NULL if there is no memory. */
+/*
+ * Returns a new table in which nothing is held; gcr_admission_destroy() frees it. NULL: out of
+ * memory.
+ */
 struct gcr_admission *gcr_admission_create(void);
 void gcr_admission_destroy(struct gcr_admission *admission);
 
 /*
- * Take the right to put memory on the GPUs of @mask (bit = index) for @pid alone. Takes all of
+ * Takes the right to put memory on the GPUs of @mask (bit = index) for @pid alone. Takes all of
  * them, or returns false if another process has one. gcr_admission_leave() gives them back.
  */
 bool gcr_admission_take(struct gcr_admission *admission, uint32_t mask, pid_t pid);
 void gcr_admission_leave(struct gcr_admission *admission, uint32_t mask);
 
 /*
- * Give up @mask, which the caller holds, and atomically add @need (its bytes and owner are set) to
- * the list, unless it is noted already. gcr_admission_end_need() removes @need; a need that is not
- * noted is ignored.
+ * Gives up @mask, which the caller holds, and atomically adds @need (its bytes and owner are set)
+ * to the list, unless it is noted already. gcr_admission_end_need() removes @need; a need that is
+ * not noted is ignored.
  */
 void gcr_admission_give_up(struct gcr_admission *admission, uint32_t mask, struct gcr_need *need);
 void gcr_admission_end_need(struct gcr_admission *admission, struct gcr_need *need);
@@ -58,7 +64,10 @@ void gcr_admission_end_need(struct gcr_admission *admission, struct gcr_need *ne
 uint64_t gcr_admission_needed(struct gcr_admission *admission, unsigned int index,
 			      const void *owner);
 
-/* Write up to @most holders of the GPU @index; returns how many were written. */
+/*
+ * Writes the holders of the GPU @index, at most @most, to @ret_holders; returns how many were
+ * written.
+ */
 unsigned int gcr_admission_holders(struct gcr_admission *admission, unsigned int index,
 				   struct gcr_admission_holder *ret_holders, unsigned int most);
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The conversation of one task with the driver, through helpers that may die at any moment. */
+/*
+ * The conversation of one task with the driver, through control helpers that may die at any moment.
+ */
 #include "fs/engine/drive.h"
 
 #include <errno.h>
@@ -16,15 +18,19 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* How long a daemon that is to stop waits for the driver; the next daemon continues from there. */
+/*
+ * How long a daemon that is to stop waits for the driver's answer; the next daemon continues from
+ * there.
+ */
 #define STOPPING_WAIT_USEC (90 * GCR_USEC_PER_SEC)
 /* How long a killed process may take to exit, with all its memory to free. */
 #define EXIT_WAIT_MSEC	   5000
 /*
- * Short wait for an ending program, which may be gone a moment later or run destructors for long.
+ * How long to wait for a program that is ending: it may be gone a moment later, or run destructors
+ * for long.
  */
 #define ENDING_WAIT_MSEC   200
-/* How long, and how often, a process whose main thread has ended is asked for other threads. */
+/* How long, and how often, to look for other threads of a process whose main thread has ended. */
 #define GOING_WAIT_USEC	   (2 * GCR_USEC_PER_SEC)
 #define GOING_LOOK_MSEC	   20
 /* CUDA_ERROR_NOT_INITIALIZED: the driver has no state of the process, or no longer has one. */
@@ -52,8 +58,8 @@ void gcr_drive_set_phase(struct gcr_drive *drive, const char *phase)
 }
 
 /*
- * A wait that cannot be cut short ends early only if the process has ended, or if the daemon has
- * been stopping for STOPPING_WAIT_USEC; a cancel does not end it.
+ * Returns true if the process has ended, or when the daemon has been stopping for
+ * STOPPING_WAIT_USEC. A cancel does not count.
  */
 bool gcr_drive_must_leave(struct gcr_drive *drive)
 {
@@ -123,7 +129,8 @@ static void drop_helper(struct gcr_drive *drive)
 
 /*
  * Is an error due to the end of the process, which the driver reports as other errors? The driver
- * stops answering as soon as that end has begun; wait until the process has ended.
+ * stops answering as soon as that end has begun, so this function waits (EXIT_WAIT_MSEC at most)
+ * until the process has ended.
  */
 static bool is_dying(struct gcr_drive *drive, const struct gcr_result *answer)
 {
@@ -364,8 +371,8 @@ void gcr_drive_remove_record(struct gcr_drive *drive)
 }
 
 /*
- * Returns -EINTR if the process has ended; another error if the helper does not answer. The helper
- * is dropped on each error.
+ * Asks one control helper for the GPUs. -EINTR: the process has ended; another error: the helper
+ * does not answer. The helper is dropped on each error.
  */
 static int ask_helper(struct gcr_drive *drive, struct gcr_gpus_reply *reply,
 		      struct gcr_error *error)

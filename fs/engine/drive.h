@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A drive: a verb of one process (a task) as the `driver` engine carries it out. It holds the
- * conversation with the driver through a control helper (drive.c), and the VRAM and host memory
- * that the process needs (drive_memory.c). All functions run on the task's thread and fill @error
- * with a message when they return a negative errno.
+ * A drive: the part of a verb of one process (a task) that concerns the driver, for every engine
+ * that can freeze. It holds the conversation with the driver through a control helper (drive.c),
+ * and the VRAM and host memory that the process needs (drive_memory.c). All functions run on the
+ * task's thread and fill @error with a message when they return a negative errno. "The writers" are
+ * the users whose write(2) to a ctl file waits for the verb's result.
  */
 #ifndef GCR_FS_ENGINE_DRIVE_H
 #define GCR_FS_ENGINE_DRIVE_H
@@ -19,6 +20,10 @@
 /* How long a drive waits for a helper's hello, or for an answer that needs no GPU. */
 #define GCR_DRIVE_HELPER_WAIT_USEC (20 * GCR_USEC_PER_SEC)
 
+/*
+ * The state of one drive, from gcr_drive_init() to gcr_drive_finish(). Only the task's thread uses
+ * it.
+ */
 struct gcr_drive {
 	struct gcr_task *task;
 	struct gcr_process *process;
@@ -66,16 +71,16 @@ struct gcr_drive {
 	void (*let_others)(struct gcr_drive *drive);
 };
 
-/* Set up a drive; gcr_drive_finish() gives back its helper, ended workers and admission. */
+/* Sets up a drive; gcr_drive_finish() gives back its helper, ended workers and admission. */
 void gcr_drive_init(struct gcr_drive *drive, struct gcr_task *task, const char *engine);
 void gcr_drive_finish(struct gcr_drive *drive);
 
-/* Set the phase that status shows: one word, a string constant. */
+/* Sets the phase that status shows: one word, a string constant. */
 void gcr_drive_set_phase(struct gcr_drive *drive, const char *phase);
 
 /*
- * Must the caller stop waiting? True if the process has ended or the daemon must exit: then even a
- * roll-back is left unfinished.
+ * Must the caller stop waiting? True if the process has ended, or if the daemon must exit now: then
+ * even a roll-back is left unfinished. A cancel does not make it true.
  */
 bool gcr_drive_must_leave(struct gcr_drive *drive);
 
@@ -86,37 +91,42 @@ bool gcr_drive_must_leave(struct gcr_drive *drive);
 bool gcr_drive_is_ending(struct gcr_drive *drive);
 
 /*
- * A verb has failed with @result. If the cause is the end of the process, or of its use of the GPU,
- * returns -ESRCH with a message that says so; otherwise @result. Waits briefly for the process to
- * exit.
+ * A verb has failed with @result. Returns -ESRCH, with a message that says so, if the cause is the
+ * end of the process or of its use of the GPU; else returns @result. Waits briefly for the process
+ * to exit.
  */
 int gcr_drive_explain_end(struct gcr_drive *drive, int result, struct gcr_error *error);
 
 /*
- * To be called after gcr_drive_explain_end(). If the process is ending but still exists, remove its
- * record, set *ret_state to running and return true. The caller frees the process's files in the
- * store.
+ * Called with the result of gcr_drive_explain_end(). If the process is ending but still exists,
+ * removes its record, sets *ret_state to running and returns true. The caller then frees the
+ * process's files in the store.
  */
 bool gcr_drive_let_go(struct gcr_drive *drive, int result, enum gcr_state *ret_state);
 
-/* In a wait that cannot be cut short: once the deadline has passed, answer the writers. */
+/*
+ * Called again and again in a wait that cannot be cut short. Once the deadline has passed, the
+ * writers are answered, and a control helper that a signal has stopped is killed.
+ */
 void gcr_drive_check_deadline(struct gcr_drive *drive);
 
 /*
- * The same for a request that has to be answered by the deadline, and whose answer has a better
- * message: allows the answer to be a little late.
+ * As gcr_drive_check_deadline(), but half a second later: for a request that the other side answers
+ * by the deadline with a better message.
  */
 void gcr_drive_check_answer(struct gcr_drive *drive);
 
-/* Sleep for @msec, or until the process has ended. */
+/* Sleeps for @msec, or until the process has ended. */
 void gcr_drive_pause(struct gcr_drive *drive, int msec);
 
-/* Take a control helper if the drive has none, and wait for its hello. */
+/* Takes a control helper if the drive has none, and waits for its hello. */
 int gcr_drive_need_helper(struct gcr_drive *drive, struct gcr_error *error);
 
 /*
- * Check from outside the process for reasons that forbid a freeze: its vendor's preflight checks,
- * and use of another vendor's GPUs too. -EOPNOTSUPP, -ESRCH, -EACCES.
+ * Checks from outside the process for reasons that forbid a freeze: the vendor's preflight checks,
+ * and the use of two vendors' GPUs by one process. @driver_version: from the hello of the control
+ * helper. -EOPNOTSUPP: there is such a reason; -ESRCH: the process has ended; -EACCES: /proc cannot
+ * be read.
  */
 int gcr_drive_preflight(struct gcr_drive *drive, const char *driver_version,
 			struct gcr_error *error);
@@ -128,40 +138,48 @@ int gcr_drive_preflight(struct gcr_drive *drive, const char *driver_version,
 bool gcr_drive_takes_control(const struct gcr_drive *drive);
 
 /*
- * Make one call to the driver and wait until it ends, since the driver cannot take back a call that
- * it has begun. If the deadline passes during the wait, the writers are answered. 0: the driver's
- * answer is in *ret. -EPIPE: the helper died, and the caller has to ask another helper how the call
- * ended; -ESRCH: the process has ended; -ECANCELED: the daemon must exit.
+ * Makes one call to the driver and waits until it ends, since the driver cannot take back a call
+ * that it has begun. If the deadline passes during the wait, the writers are answered. 0: the
+ * driver's answer is in *ret. -EPIPE: the helper died, and the caller has to ask another helper how
+ * the call ended; -ESRCH: the process has ended; -ECANCELED: the daemon must exit.
  */
 int gcr_drive_call(struct gcr_drive *drive, uint16_t type, uint32_t timeout_ms,
 		   struct gcr_result *ret, struct gcr_error *error);
 
 /*
- * Get the driver's state of the process. A helper that dies is replaced, a few times. The state is
- * always `running` for a vendor whose driver has no checkpoint.
+ * Gets the driver's state of the process. A helper that dies is replaced, a few times. The state is
+ * always `running` for a vendor whose driver has no checkpoint. -EIO: the driver or the helpers
+ * fail; -ESRCH, -ECANCELED as of gcr_drive_call().
  */
 int gcr_drive_ask_state(struct gcr_drive *drive, enum gcr_control_state *ret_state,
 			struct gcr_error *error);
 
 /*
- * Write the record that a next daemon needs: FREEZING and THAWING before the driver is touched,
- * FROZEN and FAILED when the process has come to that state.
+ * Writes the record that a next daemon needs: FREEZING and THAWING before the driver is touched,
+ * FROZEN and FAILED when the process has come to that state. -errno: the record cannot be written.
  */
 int gcr_drive_write_record(struct gcr_drive *drive, enum gcr_record_state state,
 			   struct gcr_error *error);
-/* Remove the record. The process also forgets the exchange that it was frozen for. */
+/* Removes the record. The process also forgets the exchange that it was frozen for. */
 void gcr_drive_remove_record(struct gcr_drive *drive);
 
 /*
- * Query the GPUs of the process's vendor as they are now; the indexes in the reply are that
- * vendor's.
+ * Asks the driver's library for the GPUs of the process's vendor as they are now; the indexes in
+ * the reply are that vendor's. -EIO; -ESRCH: the process has ended.
  */
 int gcr_drive_query(struct gcr_drive *drive, struct gcr_gpus_reply *reply, struct gcr_error *error);
 
-/* Before a freeze: note the VRAM that the process uses now, which a thaw will need. -EOPNOTSUPP. */
+/*
+ * Before a freeze: notes in the process the VRAM that it uses now on each GPU, which a thaw will
+ * need. -EOPNOTSUPP: a GPU is in MIG mode, or its free VRAM cannot be found out; -ENOMEM; errors of
+ * gcr_drive_query().
+ */
 int gcr_drive_take_stock(struct gcr_drive *drive, struct gcr_error *error);
 
-/* Deduct @bytes on one GPU, which the driver will not checkpoint, from the noted use. */
+/*
+ * Subtracts @bytes of one GPU, which the driver will not checkpoint, from the VRAM noted by
+ * gcr_drive_take_stock().
+ */
 void gcr_drive_deduct(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes);
 
 /*
@@ -170,41 +188,48 @@ void gcr_drive_deduct(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES
 int gcr_drive_check_host_room(struct gcr_drive *drive, struct gcr_error *error);
 
 /*
- * After the checkpoint of a process that NVML does not list: note the VRAM that it freed as its
- * need.
+ * After the checkpoint of a process that NVML does not list: notes the VRAM that became free as the
+ * VRAM that a thaw will need. Errors of gcr_drive_query(), -EOPNOTSUPP, -ENOMEM.
  */
 int gcr_drive_measure_freed(struct gcr_drive *drive, struct gcr_error *error);
 
-/* For a process found frozen without a noted need: assume an upper bound. */
+/*
+ * For a process that was found frozen without a noted need: notes an upper bound (its host memory)
+ * for each GPU.
+ */
 void gcr_drive_assume_need(struct gcr_drive *drive);
 
 /*
- * Before every Restore: take the admission of the GPUs concerned, and check that they have enough
- * VRAM (-ENOMEM with the figures). The admission is held until gcr_drive_leave() or
- * gcr_drive_finish(). -ECANCELED: the operation is to stop; during a roll-back, only if the daemon
- * or the process ends.
+ * To be called before every Restore: takes the admission of the GPUs concerned, and checks that
+ * they have enough VRAM (-ENOMEM with the figures). The admission is held until gcr_drive_leave()
+ * or gcr_drive_finish(). -ECANCELED: the operation is to stop; during a roll-back, only if the
+ * daemon or the process ends. -ETIMEDOUT: the undo of an exchange's freeze has waited long enough.
  */
 int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error);
 
 /*
- * Give the admission back. In an exchange it is kept for both tasks: see
+ * Gives the admission back. In an exchange it is kept for both tasks: see
  * gcr_exchange_keep_admission().
  */
 void gcr_drive_leave(struct gcr_drive *drive);
 
 /*
- * End an idle worker of the GPU @uuid, whose context takes VRAM. Until gcr_drive_let_start() or
- * gcr_drive_finish() no worker takes its place, because the driver needs some more VRAM after a
- * restore, too. Returns false if no worker is idle.
+ * Ends an idle worker of the GPU @uuid, whose context takes VRAM; @is_second: the GPU's second
+ * worker. Until gcr_drive_let_start() or gcr_drive_finish() no worker takes its place, because the
+ * driver needs some more VRAM after a restore, too. Returns false if no such worker is idle.
  */
 bool gcr_drive_end_idle_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES],
 			       bool is_second);
 void gcr_drive_let_start(struct gcr_drive *drive);
 
-/* The GPUs whose VRAM a Restore will need, as a mask of indexes. */
+/* The GPUs whose VRAM a Restore will need, as a mask (bit = index). */
 uint32_t gcr_drive_need_mask(struct gcr_drive *drive);
 
-/* Only the first half of gcr_drive_admit(): take the admission of the GPUs of @mask. */
+/*
+ * Waits for the admission of all GPUs of @mask and takes it, as gcr_drive_admit() does, but does
+ * not look at their VRAM. Does nothing if the drive holds an admission. -ECANCELED as for
+ * gcr_drive_admit().
+ */
 int gcr_drive_wait_turn(struct gcr_drive *drive, uint32_t mask, struct gcr_error *error);
 
 /* The GPU that the contents of GPU @uuid go to on thaw: another one if gpu=OLD:NEW says so. */
@@ -219,47 +244,56 @@ const uint8_t *gcr_drive_destination(const struct gcr_drive *drive,
  */
 
 /*
- * Make the list of moves that the driver wants from gpu=OLD:NEW: a destination for every GPU, each
- * used once. Without the option the process goes to the GPUs that it was frozen on. -ENODEV,
- * -EOPNOTSUPP, -EBUSY.
+ * Makes the list of moves that the driver wants from gpu=OLD:NEW: a destination for every GPU, each
+ * used once. Without the option the process goes to the GPUs that it was frozen on. -ENODEV: there
+ * is no such GPU; -EOPNOTSUPP: the two GPUs are of two vendors, or the vendor's processes cannot
+ * move; -EBUSY: the process was dumped on other GPUs, and has got its GPUs in the restore; -ENOMEM.
  */
 int gcr_drive_make_pairs(struct gcr_drive *drive, struct gcr_error *error);
 
 /*
- * If @control says that the process's context is still on a GPU, direct its memory to the same GPU.
- * -EOPNOTSUPP: the command asks for another one.
+ * If @control says that the process's context is still on a GPU, the process's memory is directed
+ * to the same GPU. -EOPNOTSUPP: the command asks for another one.
  */
 int gcr_drive_follow_context(struct gcr_drive *drive, enum gcr_control_state control,
 			     struct gcr_error *error);
 
 /*
- * Note where a Restore that succeeded has put the process, in the record too, before the next
- * checkpoint. If not @is_ours, an earlier daemon may have begun the Restore: -EIO if that one went
- * to other GPUs.
+ * After a Restore that succeeded, and before the next checkpoint: notes in the process and in its
+ * record which GPUs the process is on now. @is_ours is false if an earlier daemon may have begun
+ * the Restore: -EIO if that daemon sent the process to other GPUs.
  */
 int gcr_drive_note_places(struct gcr_drive *drive, bool is_ours, struct gcr_error *error);
 
 /*
- * Tell from @control whether a Restore that an earlier daemon may have begun was made, and note it.
+ * In a recovery: tells from the driver's state @control whether a Restore that an earlier daemon
+ * may have begun was made, and if so notes where the process is.
  */
 void gcr_drive_recover_places(struct gcr_drive *drive, enum gcr_control_state control);
 
-/* Copy the GPUs into the record; called without @process->lock. */
+/*
+ * Copies the process's present GPUs, and those that a thaw under way sends it to, into
+ * drive->record. Takes @process->lock.
+ */
 void gcr_drive_record_places(struct gcr_drive *drive);
 
 /* ---- drive_stall.c: processes that do not answer ---- */
 
 /*
- * begin and end enclose every wait for the process itself, its library or its driver; check is
- * called in the wait, a few times a second. When the wait has lasted too long (the process is
- * stopped, the verb is late, or all its waits together exceed a limit), the admission becomes a
- * need, the exchange is notified, and let_others() is called.
+ * gcr_drive_begin_wait() and gcr_drive_end_wait() enclose every wait for the process itself, its
+ * library or its driver; gcr_drive_check_stall() is called in the wait, a few times a second. When
+ * the wait has lasted too long (the process is stopped, the verb is late, or all its waits together
+ * exceed a limit), the admission becomes a need, the exchange is notified, and drive->let_others()
+ * is called.
  */
 void gcr_drive_begin_wait(struct gcr_drive *drive);
 void gcr_drive_end_wait(struct gcr_drive *drive);
 void gcr_drive_check_stall(struct gcr_drive *drive);
 
-/* Add to @need the VRAM that @process needs: its driver's share, and @snapshot (NULL: none). */
+/*
+ * Adds to @need the VRAM, in bytes, that @process will take: its driver's share, and the device
+ * memory of @snapshot (NULL: none). Also sets the need's owner and pid. Takes @process->lock.
+ */
 void gcr_drive_need(struct gcr_drive *drive, struct gcr_process *process,
 		    const struct gcr_snapshot *snapshot, struct gcr_need *need);
 
@@ -279,35 +313,49 @@ int gcr_drive_check_stopped(struct gcr_drive *drive, struct gcr_error *error);
 
 /* ---- drive_control.c: the driver's steps ---- */
 
-/* Pause before a failed call is retried during a roll-back. */
+/* Pause before a failed call is tried again during a roll-back. */
 #define GCR_DRIVE_RETRY_MSEC 100
 
-/* Set a new generation, and the engine, in the process. -EIO: the kernel has no random numbers. */
+/*
+ * Gives the process a new random generation, which names this freeze, and the name of the drive's
+ * engine. -EIO: the kernel has no random numbers.
+ */
 int gcr_drive_new_generation(struct gcr_drive *drive, struct gcr_error *error);
 
-/* Only a running process can be frozen: -EBUSY; -EIO, with *ret_state failed. */
+/*
+ * Checks that the driver calls the process running: only then can it be frozen. -EBUSY: another
+ * tool has locked or checkpointed it; -EIO with *ret_state failed: the driver says that the process
+ * has failed; errors of gcr_drive_ask_state().
+ */
 int gcr_drive_check_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 			    struct gcr_error *error);
 
-/* Lock in slices until the GPU is idle, the deadline has passed or the operation is to stop. */
+/*
+ * The driver's Lock: waits until the work on the GPU has ended, and blocks further calls of the
+ * program. Asks in slices, so that a stop is noticed. -ETIMEDOUT: the work did not end by the
+ * deadline; -ECANCELED: the operation is to stop; -EIO, ...
+ */
 int gcr_drive_lock(struct gcr_drive *drive, struct gcr_error *error);
 
 /*
- * A helper that dies in one of these is replaced, and the driver is asked how the call ended. After
- * a successful restore the driver has the process locked, with its VRAM back.
+ * The driver's Checkpoint, Restore and Unlock. If the helper dies in one of them, another helper
+ * asks the driver how the call ended. After a successful restore the driver has the process locked,
+ * with its VRAM back. -EOPNOTSUPP: the driver refuses to checkpoint the process; -EIO: the driver
+ * failed (*ret_state is failed if the process can never be restored, else it is not set); errors of
+ * gcr_drive_call().
  */
 int gcr_drive_checkpoint(struct gcr_drive *drive, struct gcr_error *error);
 int gcr_drive_restore(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error);
 int gcr_drive_unlock(struct gcr_drive *drive, struct gcr_error *error);
 
 /*
- * Bring the driver from any state to checkpointed, with as many retries as that takes. The record
- * stays.
+ * Brings the driver from any state to checkpointed, with as many retries as that takes. The record
+ * stays. Errors as of gcr_drive_stuck().
  */
 int gcr_drive_to_checkpointed(struct gcr_drive *drive, struct gcr_error *error);
 
 /*
- * Bring the driver from any state back to running. There is no deadline: only the end of the
+ * Brings the driver from any state back to running. There is no deadline: only the end of the
  * process or of the daemon, or a lack of VRAM, stops the roll-back. On failure *ret_state is the
  * state of the process if the driver alone has its memory, and @error says why. The record stays.
  */
@@ -315,11 +363,14 @@ int gcr_drive_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 			 struct gcr_error *error);
 
 /*
- * Is a roll-back to be given up, after a step that ended with @result? Retries continue for a
- * limited time after @since_usec; a process that stays locked is stuck.
+ * Is a roll-back to be given up, after a step that ended with @result? True after -ESRCH or
+ * -ECANCELED, if the process is ending, and two minutes after @since_usec (monotonic).
  */
 bool gcr_drive_is_hopeless(struct gcr_drive *drive, int result, int64_t since_usec);
-/* Set the message for a roll-back that was given up; returns a negative errno. */
+/*
+ * Sets the message for a roll-back that was given up; @state: the driver's last known state.
+ * Returns @result, or -EIO if that is 0.
+ */
 int gcr_drive_stuck(enum gcr_control_state state, int result, struct gcr_error *error);
 
 /*

@@ -79,7 +79,9 @@ int gcr_drive_stuck(enum gcr_control_state state, int result, struct gcr_error *
 }
 
 /*
- * Take one step from @state towards running. Returns 0 also if the driver refused, with a message.
+ * Takes one step from @state towards running. Returns 0 if the step was taken; -EIO with the
+ * driver's message if the driver refused; errors of gcr_drive_call(). If the process can never be
+ * restored, *ret_state is failed.
  */
 static int step_to_running(struct gcr_drive *drive, enum gcr_control_state state,
 			   enum gcr_state *ret_state, struct gcr_error *error)
@@ -317,7 +319,7 @@ int gcr_drive_restore(struct gcr_drive *drive, enum gcr_state *ret_state, struct
 }
 
 /*
- * After an Unlock, only the gate holds up the program's calls. A helper that dies here is replaced.
+ * After an Unlock, only the gate delays the program's calls. A helper that dies here is replaced.
  */
 int gcr_drive_unlock(struct gcr_drive *drive, struct gcr_error *error)
 {

@@ -31,7 +31,7 @@
 #define ADMIT_LOOK_MSEC	    20
 
 /*
- * Check the free VRAM of a GPU for which NVML does not report it: a worker allocates @bytes and
+ * Checks the free VRAM of a GPU for which NVML does not report it: a worker allocates @bytes and
  * frees them.
  */
 static int try_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes,
@@ -133,8 +133,8 @@ void gcr_drive_let_start(struct gcr_drive *drive)
 }
 
 /*
- * End the idle workers of a GPU; without figures of NVML only the second one. Returns false if
- * none was ended.
+ * Ends the idle workers of a GPU; if NVML gives no figures, only the second one. Returns false if
+ * no worker was ended.
  */
 static bool end_idle_workers(struct gcr_drive *drive, const struct gcr_gpus_reply *reply,
 			     const uint8_t uuid[GCR_UUID_BYTES])
@@ -148,7 +148,11 @@ static bool end_idle_workers(struct gcr_drive *drive, const struct gcr_gpus_repl
 	return has_ended;
 }
 
-/* A roll-back waits for the admission too: the process must not be left frozen for lack of it. */
+/*
+ * Waits for the admission of the GPUs of @mask and takes it. A roll-back waits too, since the
+ * process must not be left frozen for want of it; only the end of the process or of the daemon ends
+ * that wait. -ECANCELED; -ETIMEDOUT: an undone freeze gives up.
+ */
 static int wait_admission(struct gcr_drive *drive, uint32_t mask, struct gcr_error *error)
 {
 	struct gcr_admission *admission = drive->daemon->admission;
@@ -177,7 +181,10 @@ static int wait_admission(struct gcr_drive *drive, uint32_t mask, struct gcr_err
 	return 0;
 }
 
-/* Copy the VRAM that a thaw needs on each GPU, as noted; returns the number of GPUs. */
+/*
+ * Copies the VRAM that a thaw needs on each GPU, as noted in the process; returns the number of
+ * GPUs. Takes process->lock.
+ */
 static unsigned int copy_shares(struct gcr_drive *drive, struct gcr_share shares[GCR_GPUS_MAX])
 {
 	unsigned int count;
@@ -312,8 +319,8 @@ static int free_bytes(struct gcr_drive *drive, const struct gcr_gpu_info *gpu, u
 }
 
 /*
- * The memory that the driver has put VRAM into: anonymous memory, swapped out or not. 0 if not
- * known.
+ * Size of the memory into which the driver has put VRAM: the process's anonymous memory, swapped
+ * out or not. 0: not known.
  */
 static uint64_t anonymous_bytes(pid_t pid)
 {
@@ -372,8 +379,8 @@ int gcr_drive_measure_freed(struct gcr_drive *drive, struct gcr_error *error)
 }
 
 /*
- * For a process found frozen without a noted need (its daemon died before it could measure): the
- * need on every GPU is at most the host memory that the process holds.
+ * See drive.h. The daemon of such a process died before it could measure the need. On every GPU the
+ * need is at most the host memory that the process holds.
  */
 void gcr_drive_assume_need(struct gcr_drive *drive)
 {

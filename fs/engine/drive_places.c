@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The GPUs that a frozen process is on, and those that it goes to: see drive.h. A place: the GPU
- * that contents named after another GPU are on.
+ * The GPUs that a frozen process is on, and those that it goes to: see drive.h. Contents are named
+ * after the GPU that they were frozen on. Their place is the GPU that they are on now.
  */
 #include "fs/engine/drive.h"
 
@@ -25,7 +25,7 @@ static bool is_same(const uint8_t one[GCR_UUID_BYTES], const uint8_t other[GCR_U
 	return !memcmp(one, other, GCR_UUID_BYTES);
 }
 
-/* The pairs that really move, without those that stay on the same GPU. */
+/* Lists the moves of drive->pairs that lead to another GPU. */
 static void take_destinations(const struct gcr_drive *drive, struct gcr_moves *ret_moves)
 {
 	ret_moves->count = 0;
@@ -44,7 +44,7 @@ static struct gcr_moves moved_of(struct gcr_process *process)
 	return moved;
 }
 
-/* May contents of GPU @from go to GPU @to? */
+/* May contents of GPU @from go to GPU @to (the daemon's indexes)? 0, or -EOPNOTSUPP. */
 static int check_pair(struct gcr_drive *drive, uint32_t from, uint32_t to, struct gcr_error *error)
 {
 	struct gcr_vendor *old = gcr_gpus_vendor(drive->daemon->gpus, from);
@@ -111,7 +111,10 @@ static int make_pairs(struct gcr_drive *drive, bool needs_all, struct gcr_error 
 	return 0;
 }
 
-/* Set the moves that the next Restore asks for: all GPUs, or none if nothing changes. */
+/*
+ * Sets the moves that the next Restore asks for: one for every GPU, or none if every GPU's contents
+ * are in place already.
+ */
 static void ask_for_moves(struct gcr_drive *drive, const struct gcr_moves *moved)
 {
 	struct gcr_moves *asked = &drive->asked_moves;
@@ -190,7 +193,10 @@ static bool goes_there(const struct gcr_drive *drive, const struct gcr_moves *mo
 	return is_so;
 }
 
-/* Note the Restore of an earlier daemon, which went to the GPUs that that daemon asked for. */
+/*
+ * Notes that a Restore of an earlier daemon was made, to the GPUs that that daemon asked for. -EIO:
+ * those are not the GPUs of this verb.
+ */
 static int note_earlier(struct gcr_drive *drive, struct gcr_error *error)
 {
 	struct gcr_process *process = drive->process;

@@ -29,9 +29,9 @@
 #define BYTES_PER_USEC 1024
 /* Limit for GPU work to end, in an exchange. */
 #define GATE_USEC      (60 * GCR_USEC_PER_SEC)
-/* The same after the deadline: an answer that is due then may be a little late. */
+/* Extra time after the deadline: an answer that is due then may be a little late. */
 #define LATE_USEC      (500 * GCR_USEC_PER_MSEC)
-/* Beyond the VRAM that NVML counted; see drive_memory.c. */
+/* VRAM that a Restore needs beyond the amount that NVML counted; see drive_memory.c. */
 #define MARGIN_BYTES   (64ull << 20)
 
 void gcr_drive_begin_wait(struct gcr_drive *drive)
@@ -147,7 +147,8 @@ void gcr_drive_need(struct gcr_drive *drive, struct gcr_process *process,
 }
 
 /*
- * Turn the admission into a need: the VRAM that a Restore under way may still take of these GPUs.
+ * Turns the admission into a need: the VRAM that a Restore under way may still take on these GPUs.
+ * Does nothing without an admission.
  */
 static void give_admission_up(struct gcr_drive *drive)
 {
@@ -163,8 +164,8 @@ static void give_admission_up(struct gcr_drive *drive)
 }
 
 /*
- * Let others start the workers again that were ended to make room for a Restore, if the contexts of
- * these leave enough VRAM for that Restore.
+ * Lets others start workers again in place of those that were ended to make room for a Restore, but
+ * only if the contexts of these workers leave enough VRAM for that Restore.
  */
 static void give_places_up(struct gcr_drive *drive)
 {

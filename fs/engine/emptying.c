@@ -39,7 +39,10 @@ static struct {
 	struct emptying *list;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Start the process. If that fails, the entry stays in the list for another attempt. */
+/*
+ * Starts the entry's process. If that fails, the entry stays in the list for another attempt. Lock:
+ * state.
+ */
 static void start_locked(struct emptying *emptying)
 {
 	_cleanup_(gcr_environment_free_cleanup) char **environment = gcr_helper_environment();
@@ -73,7 +76,9 @@ static bool has_ended(const struct emptying *emptying)
 	return emptying->pid && waitpid(emptying->pid, NULL, WNOHANG) != 0;
 }
 
-/* Remove the entries whose process has ended; try again to start those that have none. */
+/*
+ * Removes the entries whose process has ended; tries again to start those without one. Lock: state.
+ */
 static void look_locked(void)
 {
 	struct emptying **at = &state.list;
@@ -141,7 +146,9 @@ void gcr_emptying_stop(void)
 	state.daemon = NULL;
 }
 
-/* Count the entries of @owner, or (@of_all) of all users that are limited. */
+/*
+ * Counts the entries of @owner or, with @of_all, those of all users that are limited. Lock: state.
+ */
 static unsigned int count_locked(uid_t owner, bool of_all)
 {
 	unsigned int count = 0;

@@ -2,8 +2,8 @@
 /*
  * Frees the memory of files that a program may keep open (fs/engine/transit.h). A program with a
  * descriptor for writing can hold such a file's lock for ever, so the daemon itself never truncates
- * or unlinks one: a separate process, gpucr-empty, does. The number of such processes that may wait
- * is limited for each user (with all his subordinate ids), and for all users.
+ * or unlinks such a file: a separate process, gpucr-empty, does. The number of such processes that
+ * may wait is limited for each user (with all subordinate ids), and for all users.
  */
 #ifndef GCR_FS_ENGINE_EMPTYING_H
 #define GCR_FS_ENGINE_EMPTYING_H
@@ -21,18 +21,21 @@
 
 struct gcr_daemon;
 
-/* To be called once, before all others. Returns -errno with a message. */
+/* Prepares this file's functions; called once, before all others. Returns -errno with a message. */
 int gcr_emptying_start(struct gcr_daemon *daemon, struct gcr_error *error);
-/* No process is started after this. Those that wait are killed; their end is not awaited. */
+/* Kills the processes that wait, without awaiting their end. No process is started after this. */
 void gcr_emptying_stop(void);
 
 /*
- * May a process of @uid be given files once more? -EBUSY with a message: too many files of its user
- * are still to be emptied.
+ * May a process of @uid be given files once more? -EBUSY with a message: too many files of that
+ * user are still to be emptied.
  */
 int gcr_emptying_check(uid_t uid, struct gcr_error *error);
 
-/* Have all files of the directory @fd emptied, for a process of @uid. @fd stays the caller's. */
+/*
+ * Starts a process that empties all files of the directory @fd, which belonged to a process of
+ * @uid. @fd stays the caller's.
+ */
 void gcr_emptying_begin(int fd, uid_t uid);
 
 #endif

@@ -11,7 +11,10 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* A library looks for a daemon every two seconds (backend/preload/agent/agent.c). */
+/*
+ * How long to wait for a library that is not connected yet: it looks for a daemon every two seconds
+ * (backend/preload/agent/agent.c).
+ */
 #define CONNECT_USEC	  (3 * GCR_USEC_PER_SEC)
 #define CONNECT_LOOK_USEC (20 * GCR_USEC_PER_MSEC)
 
@@ -23,13 +26,13 @@ bool gcr_engine_has_files(const char *name)
 	return !strcmp(name, gcr_engine_vmm.name) || !strcmp(name, gcr_engine_hip.name);
 }
 
-/* The engine for a process without a library that can hand its memory over. */
+/* The engine for a process that has no library which can hand its memory over. */
 static const struct gcr_engine *fallback(const struct gcr_process *process)
 {
 	return process->vendor->backend->has_control ? &gcr_engine_driver : &gcr_engine_none;
 }
 
-/* The preferred engine if the preload library is available. */
+/* The preferred engine for a process that has such a library. */
 static const struct gcr_engine *best(const struct gcr_process *process)
 {
 	return process->vendor->backend->has_control ? &gcr_engine_vmm : &gcr_engine_hip;

@@ -6,6 +6,7 @@
 #include "fs/verb/task.h"
 #include "lib/page.h"
 
+/* One way to freeze and thaw. The functions run on the task's thread. */
 struct gcr_engine {
 	const char *name;
 
@@ -25,12 +26,14 @@ struct gcr_engine {
 /* The driver's own checkpoint; VRAM goes into the process's host memory. */
 extern const struct gcr_engine gcr_engine_driver;
 
-/* VRAM is handed over to workers and copied into the store; the driver checkpoints the rest. */
+/*
+ * VRAM is handed over to workers and copied into the store; the driver checkpoints its own state.
+ */
 extern const struct gcr_engine gcr_engine_vmm;
 
 /*
- * The same for a vendor whose driver has no checkpoint: the rest stays where it is, so that
- * `freeze` does the same as `freeze data`.
+ * As gcr_engine_vmm, for a vendor whose driver has no checkpoint: the driver's own state stays
+ * where it is, so that `freeze` does the same as `freeze data`.
  */
 extern const struct gcr_engine gcr_engine_hip;
 
@@ -46,13 +49,20 @@ int gcr_engine_check(struct gcr_process *process, struct gcr_error *error);
 /* Does the engine named @name move VRAM into files? */
 bool gcr_engine_has_files(const char *name);
 
-/* The engine that the process was frozen by. Never NULL. */
+/* The engine that the process was frozen by. Never NULL. Takes process->lock. */
 const struct gcr_engine *gcr_engine_of(struct gcr_process *process);
 
-/* The engine for this process; *ret_reason (static) says why not a better one. Never NULL. */
+/*
+ * Chooses the engine for this process. Never NULL. *ret_reason (a static string) says why no better
+ * engine was chosen; "-": there is none better. For a process that is not running the engine is the
+ * one that froze it.
+ */
 const struct gcr_engine *gcr_engine_choose(struct gcr_process *process, const char **ret_reason);
 
-/* The same from the facts of its preload library; @facts is NULL if no library is connected. */
+/*
+ * As gcr_engine_choose(), from the facts of the process's preload library; @facts is NULL if no
+ * library is connected.
+ */
 const struct gcr_engine *gcr_engine_choose_by(struct gcr_process *process,
 					      const struct gcr_page_facts *facts,
 					      const char **ret_reason);

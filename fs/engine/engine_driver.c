@@ -30,7 +30,10 @@
 #include "lib/clock.h"
 #include "lib/proc_source.h"
 
-/* Roll back to running from any state of the driver. */
+/*
+ * Rolls back to running from any state of the driver. Removes the record on success. Errors and
+ * *ret_state as of gcr_drive_to_running().
+ */
 static int back_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 			   struct gcr_error *error)
 {
@@ -43,7 +46,11 @@ static int back_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 	return result;
 }
 
-/* Roll back to frozen from any state of the driver. */
+/*
+ * Rolls back to frozen from any state of the driver, and writes the record FROZEN. If the driver
+ * calls the process running, removes the record instead, and *ret_state is running; that is no
+ * error either.
+ */
 static int back_to_frozen(struct gcr_drive *drive, enum gcr_state *ret_state,
 			  struct gcr_error *error)
 {
@@ -87,8 +94,8 @@ static int back_to_frozen(struct gcr_drive *drive, enum gcr_state *ret_state,
 }
 
 /*
- * End a verb that failed with @result: undo it with @back. @error keeps its message; if the
- * roll-back fails too, its message is appended.
+ * Ends a verb that failed with @result: undoes the verb with @back, which sets *ret_state. @error
+ * keeps its message; if the roll-back fails too, its message is appended. Returns @result.
  */
 static int undo(struct gcr_drive *drive, int result,
 		int (*back)(struct gcr_drive *, enum gcr_state *, struct gcr_error *),
@@ -120,7 +127,7 @@ static void set_frozen(struct gcr_drive *drive, enum gcr_state *ret_state)
 	*ret_state = GCR_STATE_FROZEN;
 }
 
-/* Refuse commands that this engine does not support. */
+/* Refuses command options that this engine does not support: -EOPNOTSUPP. */
 static int check_engine(struct gcr_drive *drive, struct gcr_error *error)
 {
 	const char *reason;
@@ -134,7 +141,7 @@ static int check_engine(struct gcr_drive *drive, struct gcr_error *error)
 }
 
 /*
- * Check the facts in the library's page. That also works if the library is not connected: the page
+ * Checks the facts in the library's page. That also works if the library is not connected: the page
  * is memory that can be read whatever the program's threads do, even if the driver has blocked
  * them. *ret_seen: the process has a library, and no call bypasses it.
  */
@@ -174,7 +181,10 @@ static int check_facts(struct gcr_drive *drive, bool *ret_seen, struct gcr_error
 	return gcr_obstacles_check(process, &facts, error);
 }
 
-/* Checks whose result can change until the driver has the process locked. */
+/*
+ * Makes the checks whose result can change until the driver has the process locked. *ret_seen as in
+ * check_facts().
+ */
 static int check_sharing(struct gcr_drive *drive, bool *ret_seen, struct gcr_error *error)
 {
 	int result = check_facts(drive, ret_seen, error);
@@ -185,10 +195,10 @@ static int check_sharing(struct gcr_drive *drive, bool *ret_seen, struct gcr_err
 }
 
 /*
- * Repeat the checks with the process locked, since the process may have begun to share memory
+ * Repeats these checks with the process locked, since the process may have begun to share memory
  * before. A library counts a sharing before it asks the driver for it, so from here on every
- * sharing is counted, without any action of the program's threads, which may be blocked in the
- * driver.
+ * sharing is counted, without any action of the program's threads, which the driver may have
+ * blocked.
  */
 static int check_locked(struct gcr_drive *drive, bool was_seen, struct gcr_error *error)
 {
@@ -326,8 +336,9 @@ static int thaw(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_e
 }
 
 /*
- * An earlier daemon died, perhaps in the middle of a verb, whose writer no longer waits: a process
- * that the driver has checkpointed is frozen; one that is only locked is brought back to running.
+ * The recover() of struct gcr_engine. An earlier daemon died, perhaps in the middle of a verb,
+ * whose writer no longer waits. A process that the driver has checkpointed is frozen. A process
+ * that the driver has only locked is brought back to running.
  */
 static int recover(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
 {
@@ -349,7 +360,7 @@ static int recover(struct gcr_drive *drive, enum gcr_state *ret_state, struct gc
 	return back_to_running(drive, ret_state, error);
 }
 
-/* After every verb: a frozen process holds the VRAM that it used, a running one nothing. */
+/* Called after every verb: a frozen process holds the VRAM that it used, a running one nothing. */
 static void set_held(struct gcr_process *process, enum gcr_state state)
 {
 	pthread_mutex_lock(&process->lock);

@@ -33,10 +33,13 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* How long to try to tell a library that its program's driver has deinitialised. */
+/* How long to try to tell a library that the driver has deinitialised in its program. */
 #define TELL_USEC (2 * GCR_USEC_PER_SEC)
 
-/* The process does not answer: release the GPU resources that the verb holds. */
+/*
+ * The process does not answer: releases the GPU resources that the verb holds. Called as
+ * drive->let_others().
+ */
 static void let_others(struct gcr_drive *drive)
 {
 	struct gcr_vmm *vmm = (struct gcr_vmm *)((char *)drive - offsetof(struct gcr_vmm, drive));
@@ -55,7 +58,10 @@ void gcr_vmm_init(struct gcr_vmm *vmm, struct gcr_task *task)
 	vmm->drive.let_others = let_others;
 }
 
-/* If the process has ended, its bytes are dropped too. */
+/*
+ * Gives the verb's reference to the snapshot back. If the process has ended, its files are removed
+ * too.
+ */
 static void let_go_of_snapshot(struct gcr_vmm *vmm)
 {
 	struct gcr_process *process = vmm->drive.process;
@@ -124,7 +130,9 @@ void gcr_vmm_add_words(struct gcr_vmm *vmm, const struct gcr_error *back_error,
 	gcr_log(LOG_ERR, vmm->drive.process->pid, "roll-back: %s", back_error->words);
 }
 
-/* Give the program its memory back and open its gate; the driver has the process running. */
+/*
+ * Gives the program its memory back and opens its gate. The driver must have the process running.
+ */
 static int memory_to_running(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_error unused;
@@ -228,7 +236,10 @@ void gcr_vmm_use_snapshot(struct gcr_vmm *vmm)
 	vmm->timing.bytes = gcr_snapshot_bytes(vmm->snapshot);
 }
 
-/* The program is ending: drop the memory that it has handed over, and release its threads. */
+/*
+ * The program is ending: removes the memory that it has handed over from the store, and releases
+ * its threads from the gate.
+ */
 static void let_program_go(struct gcr_vmm *vmm)
 {
 	struct gcr_process *process = vmm->drive.process;
@@ -255,7 +266,10 @@ static void let_program_go(struct gcr_vmm *vmm)
 
 /* ---- the engine ---- */
 
-/* A frozen process holds its files and the driver's share; a running one nothing. */
+/*
+ * Called after every verb: a frozen process holds its files and the driver's share, a running one
+ * nothing.
+ */
 static void set_held(struct gcr_process *process, enum gcr_state state)
 {
 	pthread_mutex_lock(&process->lock);

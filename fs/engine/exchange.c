@@ -27,7 +27,7 @@
 #include "lib/clock.h"
 #include "lib/lock.h"
 
-/* Interval between checks for a stop. */
+/* Interval between checks whether the exchange is to stop. */
 #define LOOK_USEC   (20 * GCR_USEC_PER_MSEC)
 /* The kernel may return the VRAM of a frozen process a little later (see vmm_released.c). */
 #define RETURN_USEC (2 * GCR_USEC_PER_SEC)
@@ -119,7 +119,7 @@ void gcr_exchange_wait_a_moment(struct gcr_exchange *exchange,
 	pthread_mutex_unlock(&exchange->lock);
 }
 
-/* Wait until the other task has reached @wanted. -ECANCELED: the two are to stop. */
+/* Waits until the other task's *@progress has reached @wanted. -ECANCELED: the two are to stop. */
 static int wait_for(struct gcr_task *task, const enum gcr_exchange_progress *progress,
 		    enum gcr_exchange_progress wanted)
 {

@@ -16,69 +16,75 @@
 struct gcr_drive;
 struct gcr_snapshot;
 
-/* Progress of the two tasks; shared by their threads, lives as long as the operation. */
+/* Progress of the two tasks. Shared by their threads; lives as long as the operation. */
 struct gcr_exchange;
 
-/* Create the exchange of the thaw @command. NULL: no memory. */
+/* Creates the exchange of the thaw @command. NULL: out of memory. */
 struct gcr_exchange *gcr_exchange_create(const struct gcr_command *command);
 void gcr_exchange_destroy(struct gcr_exchange *exchange);
 
-/* The command of the freeze. */
+/* The command of the freeze. It belongs to the exchange. */
 const struct gcr_command *gcr_exchange_freeze(const struct gcr_exchange *exchange);
 
-/* Is the task the freeze (or the thaw) of an exchange? */
+/* Is the task the freeze, or the thaw, of an exchange? */
 bool gcr_exchange_freezes(const struct gcr_task *task);
 bool gcr_exchange_thaws(const struct gcr_task *task);
 
 /*
- * Vote as gcr_task_commit() does; outside an exchange this is gcr_task_commit(). The freeze commits
- * without waiting. The thaw waits until the freeze is done; after its commit nothing stops the two.
+ * The vote of a task that may be in an exchange; outside an exchange it is gcr_task_commit(). The
+ * freeze commits without waiting. The thaw waits until the freeze is done; after its commit nothing
+ * stops the two. -ECANCELED: the two are to stop.
  */
 int gcr_exchange_commit(struct gcr_task *task);
 
-/* ---- for engines; tasks outside an exchange return at once ---- */
+/*
+ * ---- for engines; tasks outside an exchange return at once. -ECANCELED: the two are to stop ----
+ */
 
 /*
- * The freeze, before anything is touched: wait until the thaw has the admission of its GPUs, so
- * that the VRAM that the freeze releases is left to the thaw. -ECANCELED.
+ * Called by the freeze before it touches anything: waits until the thaw has the admission of its
+ * GPUs, so that the VRAM that the freeze releases is left to the thaw. -ECANCELED.
  */
 int gcr_exchange_wait_turn(struct gcr_task *task);
 
 /*
- * The thaw, which has the admission of its GPUs: wait until the freeze has its workers, whose
- * contexts must find VRAM. -ECANCELED.
+ * Called by the thaw, which has the admission of its GPUs: waits until the freeze has its workers,
+ * whose contexts must find VRAM. -ECANCELED.
  */
 int gcr_exchange_begin_thaw(struct gcr_task *task);
 
-/* The freeze has its workers. */
+/* Called by the freeze when it has its workers. */
 void gcr_exchange_begin_freeze(struct gcr_task *task);
 
 /*
- * The freeze, before it releases VRAM that it may have to take again: from now to its end the
- * admission is kept for it. -ECANCELED: the admission is no longer kept.
+ * Called by the freeze before it releases VRAM that it may have to take again: from now to its end
+ * the admission is kept for it. -ECANCELED: the admission is no longer kept.
  */
 int gcr_exchange_begin_letting_go(struct gcr_task *task);
 
 /* Does the thaw need workers of its own, because the freeze still has the GPUs' first ones? */
 bool gcr_exchange_needs_second(const struct gcr_task *task);
 
-/* For the thaw: the GPUs of the process that is frozen, which may need them again; a mask. */
+/*
+ * Called by the thaw: the GPUs of the process that is frozen, which may need them again, as a mask
+ * (bit = index).
+ */
 uint32_t gcr_exchange_gpus(const struct gcr_task *task);
 
 /*
- * Keep @mask (0: none), the admission that the task no longer needs (fs/engine/admission.h). Until
+ * Keeps @mask (0: none), the admission that the task no longer needs (fs/engine/admission.h). Until
  * the exchange is decided, the admission is kept so that either process can roll back, and no other
  * process takes VRAM on these GPUs.
  */
 void gcr_exchange_keep_admission(struct gcr_task *task, uint32_t mask);
 
-/* Take over the kept admission; returns its mask. */
+/* Takes over the admission that the exchange has kept; returns its mask, 0 if there is none. */
 uint32_t gcr_exchange_take_admission(struct gcr_task *task);
 
-/* May more VRAM become free for the thaw than there is now? */
+/* May more VRAM become free for the thaw than is free now? */
 bool gcr_exchange_may_wait(const struct gcr_task *task);
 
-/* Wait until there may be more. -ECANCELED. */
+/* Called by the thaw: waits until the freeze may have released more VRAM. -ECANCELED. */
 int gcr_exchange_wait_room(struct gcr_task *task);
 
 /*
@@ -88,18 +94,18 @@ int gcr_exchange_wait_room(struct gcr_task *task);
 bool gcr_exchange_gives_up(const struct gcr_task *task);
 
 /*
- * The process of one of the two tasks does not answer, and others get the GPUs: the kept admission
- * becomes a need (fs/engine/admission.h) of the process that may come back, with @snapshot (NULL:
- * the process's own). If the freeze does not answer, the exchange fails, unless it is decided. If
- * the thaw does not answer, the freeze ends, with its process left frozen, some time after the
- * deadline.
+ * Called when the process of one of the two tasks does not answer, and others get the GPUs. The
+ * kept admission becomes a need (fs/engine/admission.h) of the process that may come back, with
+ * @snapshot (NULL: the process's own). If the freeze does not answer, the exchange fails, unless it
+ * is decided. If the thaw does not answer, the freeze ends, with its process left frozen, some time
+ * after the deadline.
  */
 void gcr_exchange_let_others(struct gcr_drive *drive, const struct gcr_snapshot *snapshot);
 
 /*
- * The freeze has failed and is about to roll back: wait until the thaw has given up its VRAM,
- * unless the thaw does not answer. Does nothing if the process has ended, since then its VRAM is
- * free.
+ * Called by the freeze when it has failed and is about to roll back: waits until the thaw has given
+ * up its VRAM, unless the thaw does not answer. Does nothing if the process has ended, since then
+ * its VRAM is free.
  */
 void gcr_exchange_fail(struct gcr_task *task, struct gcr_error *error);
 

@@ -22,7 +22,7 @@
 #define GCR_EXCHANGE_PATIENCE_USEC GCR_USEC_PER_SEC
 #define GCR_EXCHANGE_GIVE_UP_USEC  (10 * GCR_USEC_PER_SEC)
 
-/* In the order in which they are reached; no task waits for one that has failed. */
+/* In the order in which a task reaches them. No task waits for one that has failed. */
 enum gcr_exchange_progress {
 	GCR_EXCHANGE_STARTED,
 	GCR_EXCHANGE_READY,   /* the thaw has its admission; the freeze has its workers */
@@ -32,6 +32,7 @@ enum gcr_exchange_progress {
 	GCR_EXCHANGE_FAILED,
 };
 
+/* One exchange. `lock` guards all fields but `freeze`, which is constant. */
 struct gcr_exchange {
 	struct gcr_command freeze;
 	pthread_mutex_t lock;
@@ -52,14 +53,14 @@ struct gcr_exchange {
 enum gcr_exchange_progress *gcr_exchange_progress_of(const struct gcr_task *task);
 enum gcr_exchange_progress gcr_exchange_get(struct gcr_exchange *exchange,
 					    const enum gcr_exchange_progress *progress);
-/* Advance the task's progress to @value; progress never goes back. */
+/* Advances the task's progress to @value; progress never goes back. */
 void gcr_exchange_set(const struct gcr_task *task, enum gcr_exchange_progress value);
-/* Wait briefly, or until *@progress is at least @wanted. */
+/* Waits briefly, or until *@progress is at least @wanted. */
 void gcr_exchange_wait_a_moment(struct gcr_exchange *exchange,
 				const enum gcr_exchange_progress *progress,
 				enum gcr_exchange_progress wanted);
 /*
- * Wait until the thaw has ended, but only for @usec once the two are to stop or their deadline has
+ * Waits until the thaw has ended, but only for @usec once the two are to stop or their deadline has
  * passed. A thaw that has decided is waited for without limit, because it may still fail, unless
  * its process does not answer. Returns the thaw's progress.
  */

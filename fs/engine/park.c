@@ -16,7 +16,10 @@
 #include "lib/clock.h"
 #include "lib/proc_page.h"
 
-/* A library without a daemon looks for one every two seconds. */
+/*
+ * How long to wait for a library that is not connected: one without a daemon looks for a daemon
+ * every two seconds.
+ */
 #define CONNECT_USEC (5 * GCR_USEC_PER_SEC)
 #define ANSWER_USEC  (5 * GCR_USEC_PER_SEC)
 
@@ -52,9 +55,9 @@ static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error
 }
 
 /*
- * Wait until the library has closed its connection, which it does only after its answer. Until then
- * the connection is a socket that leads out of the process tree, with which CRIU cannot dump the
- * process.
+ * Waits until the library has closed its connection, which it does only after its answer. Until
+ * then the connection is a socket that leads out of the process tree, with which CRIU cannot dump
+ * the process.
  */
 static int wait_for_end(struct gcr_link *link, struct gcr_error *error)
 {

@@ -9,18 +9,18 @@
 #include "lib/error.h"
 
 /*
- * Ask the library of @process, which the vmm engine has frozen, to release everything that CRIU
+ * Asks the library of @process, which the vmm engine has frozen, to release everything that CRIU
  * would not dump, its connection to the daemon included, for at most @limit_ms. A parked library
  * stays parked. Errors, with a message: -EOPNOTSUPP the library holds something that it cannot
  * release, -ENOTCONN it has not reconnected yet, -EBUSY, -ESRCH, -ETIMEDOUT.
  */
 int gcr_park(struct gcr_process *process, uint32_t limit_ms, struct gcr_error *error);
 
-/* Let the library connect again, which it soon does. Does nothing if the library is not parked. */
+/* Lets the library connect again, which it soon does. Does nothing if the library is not parked. */
 void gcr_unpark(struct gcr_process *process);
 
 /*
- * The same for a library that an earlier daemon has parked, whose page this daemon does not have.
+ * As gcr_unpark(), for a library that an earlier daemon has parked: this daemon has no page of it.
  */
 void gcr_unpark_left(pid_t pid);
 

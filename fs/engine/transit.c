@@ -23,13 +23,16 @@
 #include "lib/proc_cgroup.h"
 
 #define THREADS_MAX   8
-/* Bytes for each thread, and bytes that a thread takes at a time. */
+/*
+ * SHARE_BYTES: as many bytes justify one more thread. PIECE_BYTES: a thread takes as many at a
+ * time.
+ */
 #define SHARE_BYTES   (64ull << 20)
 #define PIECE_BYTES   (32ull << 20)
 #define BUFFER_BYTES  (1ull << 20) /* fits into a processor's cache */
 #define GRAIN_BYTES   (64u << 10)  /* least run of zeros that becomes a hole */
 #define NAME_BYTES    24
-/* Files made before the descriptors in use are looked at again. */
+/* How many files are made before the descriptors in use are counted again. */
 #define FILES_CHECKED 64
 #define LOOK_USEC     (50 * GCR_USEC_PER_MSEC)
 
@@ -87,7 +90,7 @@ static uint64_t bytes_of(const struct gcr_transit *transit, size_t index)
 
 /* ---- creating the files ---- */
 
-/* Total size, with each file rounded up as in the store. */
+/* Sum of the sizes in bytes, each file's rounded up as in the store. */
 static uint64_t size_of(const struct gcr_transit *transit)
 {
 	uint64_t bytes = 0;
@@ -111,8 +114,8 @@ static int check_room_of(pid_t pid, uint64_t needed, struct gcr_error *error)
 }
 
 /*
- * In a freeze no memory is allocated yet: the program fills the transit files, the daemon those of
- * the store.
+ * Is there host memory for the copy? -ENOMEM. In a freeze no memory is allocated yet: the program
+ * fills the transit files, the daemon those of the store.
  */
 static int check_memory(const struct gcr_transit *transit, enum gcr_transit_way way,
 			struct gcr_error *error)
@@ -128,7 +131,7 @@ static int check_memory(const struct gcr_transit *transit, enum gcr_transit_way 
 	return result ? result : check_room_of(getpid(), 2 * bytes, error);
 }
 
-/* Sets @error. */
+/* Makes the empty files and their descriptors. Sets @error. */
 static int make_files(struct gcr_transit *transit, struct gcr_quota *quota, struct gcr_error *error)
 {
 	size_t count = transit->snapshot->count - transit->first;
@@ -214,7 +217,7 @@ int gcr_transit_open(const struct gcr_transit *transit, size_t index)
 
 /* ---- copying ---- */
 
-/* A piece of one extent's file. */
+/* A piece of one extent's file, which one thread copies. */
 struct piece {
 	size_t index;
 	uint64_t offset;
@@ -259,7 +262,8 @@ static int write_all(int fd, const char *buffer, size_t bytes, uint64_t offset)
 }
 
 /*
- * Read bytes from @offset up to @end, as many (*ret_bytes) as one read returns. -EIO: end of file.
+ * Reads bytes of @fd from @offset up to @end, as many (*ret_bytes) as one read returns, and
+ * BUFFER_BYTES at most. -EIO: end of file.
  */
 static int read_some(int fd, char *buffer, uint64_t offset, uint64_t end, size_t *ret_bytes)
 {
@@ -284,8 +288,8 @@ static int punch(int fd, uint64_t offset, uint64_t bytes)
 }
 
 /*
- * Length of the run, in grains, at the start of @buffer that is all zero (*ret_zero) or all
- * non-zero.
+ * Length in bytes of the run of grains at the start of @buffer that are all zero (*ret_zero is
+ * true) or all non-zero.
  */
 static size_t run_of(const char *buffer, size_t bytes, bool *ret_zero)
 {
@@ -304,8 +308,9 @@ static size_t run_of(const char *buffer, size_t bytes, bool *ret_zero)
 }
 
 /*
- * Take room for the pages in which @fd, a file of the store, has no data at @offset, before it is
- * written there.
+ * Takes room for the pages of @fd, a file of the store, that the next write of @bytes at @offset
+ * will allocate. -EDQUOT, -ENOSPC: there is no room; -EBUSY: the file is shared with another
+ * folder.
  */
 static int pay(struct gcr_transit *transit, struct piece *piece, int fd, uint64_t offset,
 	       uint64_t bytes)
@@ -338,7 +343,7 @@ static int pay(struct gcr_transit *transit, struct piece *piece, int fd, uint64_
 }
 
 /*
- * Copy from a file that a library may have open for writing. Only read(2) takes no lock that the
+ * Copies from a file that a library may have open for writing. Only read(2) takes no lock that the
  * library can hold for ever: lseek(2) and all calls that change the file take the inode's lock,
  * which a write holds while it reads the writer's memory. Therefore zeros are found in the bytes
  * read, and become holes in the store, whatever was there before.
@@ -373,7 +378,7 @@ static int copy_out(struct gcr_transit *transit, int from_fd, int to_fd, struct 
 	return result;
 }
 
-/* Copy from the store's file into an empty one that no library has yet: holes stay holes. */
+/* Copies from the store's file into an empty one that no library has yet: holes stay holes. */
 static int copy_in(int from_fd, int to_fd, const struct piece *piece, char *buffer)
 {
 	uint64_t offset = piece->offset;
@@ -401,7 +406,10 @@ static int copy_in(int from_fd, int to_fd, const struct piece *piece, char *buff
 	return result;
 }
 
-/* The table of inodes counts the file once, however many of its pieces are copied at a time. */
+/*
+ * Enters the file as open into the table of inodes: once, however many of its pieces are copied at
+ * a time.
+ */
 static int open_back(struct gcr_transit *transit, const struct piece *piece, int to_fd)
 {
 	unsigned int *openings = &transit->openings[piece->index - transit->first];
@@ -429,7 +437,7 @@ static void close_back(struct gcr_transit *transit, const struct piece *piece, i
 }
 
 /*
- * Copy into a file of the store that users may have open. The table of inodes counts the file as
+ * Copies into a file of the store that users may have open. The table of inodes counts the file as
  * open until the piece is copied, so that no user begins to map the file during the copy.
  */
 static int copy_back(struct gcr_transit *transit, int from_fd, int to_fd, struct piece *piece,
@@ -598,7 +606,7 @@ static bool is_ours_alone(int fd)
 }
 
 /*
- * Close the files; each is freed with its last descriptor. For files that the library keeps open,
+ * Closes the files; each is freed with its last descriptor. For files that the library keeps open,
  * unless @keeps, the memory that the daemon has put into them is freed by gpucr-empty; memory that
  * the library allocates in them later is its own, as in a memfd.
  */

@@ -24,6 +24,7 @@
 
 struct gcr_transit;
 
+/* The direction of a copy. */
 enum gcr_transit_way {
 	GCR_TRANSIT_OUT, /* from the program to the store */
 	GCR_TRANSIT_IN,
@@ -31,7 +32,7 @@ enum gcr_transit_way {
 };
 
 /*
- * Create empty files for the extents of @snapshot from @first on, for a process of @uid. @way
+ * Creates empty files for the extents of @snapshot from @first on, for a process of @uid. @way
  * decides how much free host memory is checked for, since bytes in transit are in memory twice.
  * Each file keeps a descriptor until the transit is destroyed. -EBUSY: files of earlier verbs of
  * the same user are still to be emptied; -ENFILE: @quota leaves the user no more descriptors;
@@ -42,13 +43,13 @@ int gcr_transit_create(struct gcr_snapshot *snapshot, size_t first, struct gcr_q
 		       struct gcr_error *error);
 
 /*
- * Open the transit file of the snapshot's extent @index, for reading and writing. Returns a
+ * Opens the transit file of the snapshot's extent @index, for reading and writing. Returns a
  * descriptor that the caller closes, or -errno.
  */
 int gcr_transit_open(const struct gcr_transit *transit, size_t index);
 
 /*
- * Begin to copy all files to the other side, on threads; one copy at a time. GCR_TRANSIT_IN: to be
+ * Begins to copy all files to the other side, on threads; one copy at a time. GCR_TRANSIT_IN: to be
  * called before the library has any of the files. GCR_TRANSIT_OUT, GCR_TRANSIT_BACK: bytes that the
  * library writes during the copy may be copied or not. GCR_TRANSIT_BACK takes room for what files
  * of the store have been made smaller since the freeze: -EDQUOT, -ENOSPC from gcr_transit_end().
@@ -56,21 +57,24 @@ int gcr_transit_open(const struct gcr_transit *transit, size_t index);
  */
 int gcr_transit_begin(struct gcr_transit *transit, enum gcr_transit_way way);
 /*
- * Wait for the copy; 0 if none has begun. @is_to_stop (or NULL) is called now and then; if it
- * returns true, the copy is given up: -ECANCELED. -EIO: a file is too short, -ENOSPC, ..., with a
- * message.
+ * Waits for the end of the copy; 0 if none has begun. @is_to_stop (or NULL) is called now and then
+ * with @data; if it returns true, the copy is given up: -ECANCELED. -EIO: a file is too short;
+ * -ENOSPC, ... All with a message.
  */
 int gcr_transit_end(struct gcr_transit *transit, bool (*is_to_stop)(void *data), void *data,
 		    struct gcr_error *error);
 
-/* End a copy that is under way early. */
+/* Tells a copy that is under way to end early, and waits until its threads have ended. */
 void gcr_transit_stop(struct gcr_transit *transit);
 
-/* Does the store of @snapshot need transit files, instead of its own ones? */
+/*
+ * Does the store of @snapshot need separate transit files, because its own ones cannot be handed
+ * out?
+ */
 bool gcr_transit_is_apart(const struct gcr_snapshot *snapshot);
 
 /*
- * Destroy the transit. @keeps: the library may still need the files' contents, and keeps the files
+ * Destroys the transit. @keeps: the library may still need the files' contents, and keeps the files
  * open. Otherwise files that are still open are truncated soon (fs/engine/emptying.h), so that no
  * memory stays in them; a reader then finds them too short. NULL is allowed.
  */

@@ -34,6 +34,9 @@ struct gcr_vmm_worker {
 	bool has_ended; /* the worker is gone; its reference keeps others from starting one */
 };
 
+/*
+ * The state of one verb, from gcr_vmm_init() to gcr_vmm_finish(). Only the task's thread uses it.
+ */
 struct gcr_vmm {
 	struct gcr_drive drive;
 	struct gcr_link *link;	       /* NULL: not taken */
@@ -60,27 +63,27 @@ struct gcr_vmm {
 	struct gcr_verb_timing timing;
 };
 
-/* gcr_vmm_finish() ends all sessions and frees everything that the verb still holds. */
+/* Set up @vmm for @task, and end all sessions and free everything that the verb still holds. */
 void gcr_vmm_init(struct gcr_vmm *vmm, struct gcr_task *task);
 void gcr_vmm_finish(struct gcr_vmm *vmm);
 
 /* ---- engine_vmm.c: shared by the verbs ---- */
 
 /*
- * Map an errno of the connection to the program to one of the contract with the writer; also sets
- * @error's number. Other results are returned unchanged.
+ * Maps an errno of the connection to the program to one that the writer may get (gpucrfs(5)), and
+ * sets @error's number to it. Other results are returned unchanged.
  */
 int gcr_vmm_map_error(int result, struct gcr_error *error);
 
 /* Returns the microseconds since *@since_usec, and sets *@since_usec to now. */
 int64_t gcr_vmm_lap(int64_t *since_usec);
 
-/* Append the message of a failed roll-back to @error, whose own message stays first. */
+/* Appends the message of a failed roll-back to @error, whose own message stays first. */
 void gcr_vmm_add_words(struct gcr_vmm *vmm, const struct gcr_error *back_error,
 		       struct gcr_error *error);
 
 /*
- * Roll back from any point before COMMIT to running. @by_driver: the driver may have the process
+ * Rolls back from any point before COMMIT to running. @by_driver: the driver may have the process
  * locked or checkpointed. On failure *ret_state is failed, and everything that a retry needs stays
  * in place: the record says that a freeze was under way.
  */
@@ -88,41 +91,44 @@ int gcr_vmm_back_to_running(struct gcr_vmm *vmm, bool by_driver, enum gcr_state 
 			    struct gcr_error *error);
 
 /*
- * All is copied: give the workers back. Other processes of the same write may need them before they
- * can vote.
+ * Called when all is copied: gives the workers back, since other processes of the same write may
+ * need them before they can vote.
  */
 void gcr_vmm_let_workers_go(struct gcr_vmm *vmm);
 
-/* The process runs: remove its record, and its snapshot unless the store keeps that. */
+/*
+ * Called when the process runs again: removes its record, and its snapshot unless the store keeps
+ * that.
+ */
 void gcr_vmm_set_running(struct gcr_vmm *vmm);
 
-/* Set the extents to be moved from vmm->snapshot. */
+/* Sets vmm->extents, the memory to be moved, from vmm->snapshot. */
 void gcr_vmm_use_snapshot(struct gcr_vmm *vmm);
 
 /* ---- vmm_freeze.c, vmm_thaw.c, vmm_recover.c: the verbs ---- */
 
-/* As freeze() and thaw() of struct gcr_engine. */
+/* The verbs, as freeze() and thaw() of struct gcr_engine. */
 int gcr_vmm_freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error);
 int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error);
 
 /*
- * Recover the process. The library's phase decides: memory that the program has not given away is
+ * Recovers the process. The library's phase decides: memory that the program has not given away is
  * taken back, and memory that it has given away is in the store.
  */
 int gcr_vmm_recover(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error);
 
 /*
- * Bring a process to running whose program has all its memory, or its descriptors, so that the
- * files are not needed.
+ * Brings a process to running whose program has all its memory, or the descriptors of it, so that
+ * the files of the store are not needed.
  */
 int gcr_vmm_recover_to_running(struct gcr_vmm *vmm, enum gcr_state *ret_state,
 			       struct gcr_error *error);
 
 /*
- * Connect to a library that may have been without a daemon for long. Such a library takes its
+ * Connects to a library that may have been without a daemon for long. Such a library takes its
  * memory back by itself, and is blocked in that as long as the driver has the process checkpointed.
- * If it cannot be reached for that reason, bring the driver back to running first, and set
- * *control. A library that has no memory to take back can be reached without that.
+ * If the library cannot be reached for that reason, the driver is first brought back to running,
+ * and *control is set. A library that has no memory to take back can be reached without that.
  */
 int gcr_vmm_reach(struct gcr_vmm *vmm, enum gcr_control_state *control, struct gcr_error *error);
 
@@ -132,24 +138,31 @@ int gcr_vmm_reach(struct gcr_vmm *vmm, enum gcr_control_state *control, struct g
 #define GCR_VMM_RECONNECT_USEC (20 * GCR_USEC_PER_SEC)
 
 /*
- * Read the facts in the library's page, with retries for as long as a busy machine may need.
+ * Reads the facts in the library's page, with retries for as long as a busy machine may need.
  * -EBUSY: the page cannot be read; -EIO: the library is gone; with a message.
  */
 int gcr_vmm_facts(struct gcr_vmm *vmm, struct gcr_page_facts *ret_facts, struct gcr_error *error);
 
-/* Take the link; on success the phase is known. */
+/*
+ * Takes the link to the library, waiting at most @timeout_usec for one that is not connected; on
+ * success vmm->phase is set. -ENOTCONN: the library is gone or has not connected; -EBUSY: another
+ * verb has the link, or the library's page cannot be read in time; -ESRCH, ...
+ */
 int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error *error);
 
 /*
- * Send one request without descriptors and wait until it ends. 0: done, with vmm->phase from the
- * answer. -ENOTCONN: the library is gone, -ESRCH: the process, -ECANCELED: the daemon must exit.
+ * Sends one request without descriptors and waits until it ends. 0: done, with vmm->phase from the
+ * answer. -ENOTCONN: the library is gone; -ESRCH: the process has ended; -ECANCELED: the daemon
+ * must exit; else the library's own error.
  */
 int gcr_vmm_ask(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error);
 
 /*
- * Repeat a request until it is answered: the library may have to reconnect, or a call in the
+ * Repeats a request until it is answered: the library may have to reconnect, or a call in the
  * program to end. Also returns 0 without a request if vmm->phase shows that there is nothing to ask
- * for, because the program has all its memory.
+ * for, because the program has all its memory. Errors that the library answers are returned, but
+ * for GATE_OPEN are not taken for an answer. Gives up, with the last error, when
+ * gcr_drive_is_hopeless() says so.
  */
 int gcr_vmm_request_until_answered(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error);
 
@@ -167,17 +180,22 @@ int gcr_vmm_took_it_back(struct gcr_error *error);
  */
 int gcr_vmm_check_handed(struct gcr_vmm *vmm, struct gcr_error *error);
 
-/* Close the gate; ends at the deadline or when the operation is to stop. */
+/*
+ * GATE_CLOSE: closes the gate, so that calls of the driver wait, and waits until the GPU is at
+ * rest. -ETIMEDOUT: not so by the deadline; -ECANCELED: the operation is to stop.
+ */
 int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error);
 
-/* Read the table of the program's memory into vmm->extents, with the daemon's GPU indexes. */
+/*
+ * LIST: reads the table of the program's memory into vmm->extents, with the daemon's GPU indexes.
+ */
 int gcr_vmm_list(struct gcr_vmm *vmm, struct gcr_error *error);
 
-/* Send the library the files of vmm->transit; without a transit there is nothing to send. */
+/* Sends the library the files of vmm->transit. Does nothing without a transit. */
 int gcr_vmm_send_files(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
- * SAVE and HOLD, the latter with the program's threads stopped; nothing to do for a program without
+ * SAVE and HOLD, the latter with the program's threads stopped. Does nothing for a program without
  * managed memory. -EOPNOTSUPP: the threads cannot be stopped.
  */
 int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error);
@@ -188,24 +206,31 @@ int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error);
  */
 int gcr_vmm_bring_in(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error);
 
-/* HAND_OVER; the descriptors that the library sends are passed on to the workers. */
+/*
+ * HAND_OVER: the library unmaps its memory and sends descriptors of it, which are passed on to the
+ * workers.
+ */
 int gcr_vmm_hand_over(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
- * Give vmm->handles to the program. Stops early when the operation is to stop; if the program does
- * not answer then, others get the workers.
+ * RECEIVE: sends vmm->handles to the library, which maps the memory, and closes them here. Stops
+ * early (-ECANCELED) when the operation is to stop; if the program does not answer then, others get
+ * the workers.
  */
 int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /* ---- vmm_metadata.c: digests and manifest of vmm->snapshot ---- */
 
 /*
- * Allocate vmm->digests, which the workers write to. The digests of files that came with known
+ * Allocates vmm->digests, which the workers write to. The digests of files that came with known
  * contents are taken over. -ENOMEM.
  */
 int gcr_vmm_make_digests(struct gcr_vmm *vmm, struct gcr_error *error);
 
-/* After the copy: make the digests of the managed memory's files too, and write the metadata. */
+/*
+ * After the copy: makes the digests of the managed memory's files too, and writes the metadata of
+ * vmm->snapshot.
+ */
 int gcr_vmm_seal(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
@@ -214,33 +239,36 @@ int gcr_vmm_seal(struct gcr_vmm *vmm, struct gcr_error *error);
  */
 int gcr_vmm_read_digests(struct gcr_vmm *vmm, struct gcr_error *error);
 
-/* Compare the files of managed memory with their digests. -EIO. */
+/* Compares the files of managed memory with their digests. -EIO: they differ. */
 int gcr_vmm_verify_managed(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
- * After a thaw that failed, in which threads of the program may have written to restored pages of
- * managed memory: write the metadata again, with the digests of the present contents.
+ * Called after a thaw that failed, in which threads of the program may have written to restored
+ * pages of managed memory: writes the metadata again, with the digests of the present contents.
  */
 int gcr_vmm_seal_again(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /* ---- vmm_transit.c: managed memory's files; without such memory there is nothing to do ---- */
 
-/* Create vmm->transit for vmm->snapshot. -ENOMEM, ... */
+/* Creates vmm->transit for the managed memory of vmm->snapshot. Errors of gcr_transit_create(). */
 int gcr_vmm_make_transit(struct gcr_vmm *vmm, enum gcr_transit_way way, struct gcr_error *error);
-/* Begin to copy all files, in parallel to the task. */
+/* Begins to copy all files, on other threads. */
 int gcr_vmm_begin_transit(struct gcr_vmm *vmm, enum gcr_transit_way way, struct gcr_error *error);
-/* Wait until all is copied. Ends early when the operation is to stop. */
+/* Waits until all is copied. Ends early (-ECANCELED) when the operation is to stop. */
 int gcr_vmm_end_transit(struct gcr_vmm *vmm, struct gcr_error *error);
-/* The library's files may be newer than the store's: copy them to the store, whole. */
+/*
+ * After a thaw that failed: copies the library's files, which may be newer than the store's, whole
+ * to the store.
+ */
 int gcr_vmm_return_transit(struct gcr_vmm *vmm, struct gcr_error *error);
-/* End the daemon's use of the transit: see gcr_transit_destroy(). */
+/* Ends the daemon's use of the transit: see gcr_transit_destroy(). */
 void gcr_vmm_drop_transit(struct gcr_vmm *vmm);
 
 /* ---- vmm_worker.c: sessions in workers ---- */
 
 /*
- * Fill vmm->workers: one per GPU of the extents, none taken yet. -EPROTO: the extents of one GPU do
- * not follow each other.
+ * Fills vmm->workers: one for each GPU of the extents, none taken yet. -EPROTO: the extents of one
+ * GPU are not all next to each other.
  */
 int gcr_vmm_assign(struct gcr_vmm *vmm, struct gcr_error *error);
 
@@ -248,74 +276,87 @@ int gcr_vmm_assign(struct gcr_vmm *vmm, struct gcr_error *error);
 uint32_t gcr_vmm_gpu_mask(struct gcr_vmm *vmm);
 
 /*
- * How many copies may be queued at a GPU while the driver uses that GPU, too: behind a deep queue a
- * restore takes two and a half times as long, and a checkpoint half as long again (measured).
+ * How many copies may be queued at a GPU while the driver uses that GPU, too. Behind a deep queue a
+ * restore takes two and a half times as long, and a checkpoint one and a half times as long
+ * (measured).
  */
 #define GCR_VMM_COPIES_IN_FLIGHT 4
 
-/* Take the workers and begin a session of @type in each. */
+/*
+ * Takes the workers and begins a session of @type (GCR_MESSAGE_SESSION_OUT or _IN) in each.
+ * @copies_in_flight: the limit of queued copies; 0: as many as fit. -ENOMEM: there is no VRAM for a
+ * worker's context.
+ */
 int gcr_vmm_open_sessions(struct gcr_vmm *vmm, uint16_t type, uint32_t copies_in_flight,
 			  struct gcr_error *error);
 
 /*
- * Pass the descriptors of the extents [first, first + count) to the workers that these belong to.
+ * Passes the descriptors @fds of the extents [first, first + count) to the workers of these
+ * extents. The descriptors stay the caller's.
  */
 int gcr_vmm_import(struct gcr_vmm *vmm, uint32_t first, uint32_t count, const int *fds,
 		   struct gcr_error *error);
 
 /*
- * Send CREATE to every session; then wait for the results: VRAM for all extents. The end has to be
- * called also if the beginning failed. -ENOMEM.
+ * Send CREATE to every session, and wait until each has VRAM for all its extents.
+ * gcr_vmm_end_create() has to be called also if gcr_vmm_begin_create() failed. -ENOMEM: too little
+ * VRAM.
  */
 int gcr_vmm_begin_create(struct gcr_vmm *vmm, struct gcr_error *error);
 int gcr_vmm_end_create(struct gcr_vmm *vmm, struct gcr_error *error);
 
-/* Hold as much VRAM as the driver will need on each GPU (ballast), or free it. */
+/*
+ * Make the workers hold as much VRAM as the driver will need on each GPU (the ballast), and free
+ * it. -ENOMEM: too little VRAM.
+ */
 int gcr_vmm_take_ballast(struct gcr_vmm *vmm, struct gcr_error *error);
 int gcr_vmm_drop_ballast(struct gcr_vmm *vmm, struct gcr_error *error);
 
-/* Begin to copy, and wait until all is copied. Stops early when the operation is to stop. */
+/*
+ * Begin to copy in every session, and wait until all is copied. The wait stops early when the
+ * operation is to stop.
+ */
 int gcr_vmm_begin_copy(struct gcr_vmm *vmm, struct gcr_error *error);
 int gcr_vmm_end_copy(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
- * End the other workers of the same GPUs if they are idle: those of the other task of an exchange,
+ * Ends the other workers of the same GPUs if they are idle: those of the other task of an exchange,
  * or those that an earlier exchange left. Their contexts take VRAM. Returns false if there were
  * none.
  */
 bool gcr_vmm_end_idle_workers(struct gcr_vmm *vmm);
 
-/* Get the descriptors of all extents into vmm->handles. */
+/* Gets the descriptors of all extents from the workers into vmm->handles. */
 int gcr_vmm_export(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
- * Begin to end the sessions: freeing much memory takes a while, in which the task can do other
- * work. Waits for a second for a copy that is under way.
+ * Begins to end the sessions. Freeing much memory takes a while, in which the task can do other
+ * work. A copy that is under way is waited for, one second at most; then its worker is killed.
  */
 void gcr_vmm_begin_close(struct gcr_vmm *vmm);
 
 /*
  * The program does not answer: its workers stay with this task, with the VRAM that they hold, and
- * others start new ones.
+ * other tasks start new ones.
  */
 void gcr_vmm_set_workers_aside(struct gcr_vmm *vmm);
 
 /*
- * On thaw, with the sessions open and nothing taken yet: is there VRAM for all extents beside the
- * needs of others? -ENOMEM.
+ * On thaw, with the sessions open and nothing taken yet: is there VRAM for all extents beyond the
+ * needs of other processes? -ENOMEM: no.
  */
 int gcr_vmm_check_needs(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
- * END every session and give the workers back. A failure ends the worker, so that nothing of the
- * session stays. Where a run time may keep VRAM, a worker that has imported some is ended, and its
- * end awaited.
+ * Ends every session (END) and gives the workers back. A worker that fails is killed, so that
+ * nothing of the session stays. Where a run time may keep VRAM, a worker that has imported some is
+ * ended, and its end awaited.
  */
 void gcr_vmm_close_sessions(struct gcr_vmm *vmm);
 
 /*
- * END every session and the workers; no other task gets a new one before the references are given
- * back.
+ * Ends every session (END) and the workers; no other task gets a new one before the references are
+ * given back.
  */
 void gcr_vmm_end_workers(struct gcr_vmm *vmm);
 
@@ -323,7 +364,10 @@ void gcr_vmm_end_workers(struct gcr_vmm *vmm);
 
 struct gcr_vmm_usage;
 
-/* With the sessions open and nothing imported: note the VRAM that the workers themselves have. */
+/*
+ * Notes the VRAM that the workers themselves have. Called with the sessions open and nothing
+ * imported.
+ */
 void gcr_vmm_note_workers(struct gcr_vmm *vmm);
 
 /*
@@ -345,10 +389,13 @@ void gcr_vmm_check_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage);
  */
 void gcr_vmm_give_usage_up(struct gcr_vmm *vmm);
 
-/* Free @usage without a result: the program could not be told to free the VRAM, or has it again. */
+/*
+ * Frees @usage (NULL is allowed) without a result: the program could not be told to free the VRAM,
+ * or has it again.
+ */
 void gcr_vmm_forget_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage);
 
-/* -EOPNOTSUPP if an earlier freeze did not free the VRAM. */
+/* May the process be frozen again? -EOPNOTSUPP: an earlier freeze did not free its VRAM. */
 int gcr_vmm_check_returned(struct gcr_vmm *vmm, struct gcr_error *error);
 
 #endif

@@ -19,13 +19,16 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* A running program's library answers at once. */
+/* How long to wait for the library of a running program, which normally answers at once. */
 #define CONNECT_USEC (2 * GCR_USEC_PER_SEC)
 
 #define CHILD_USEC	GCR_USEC_PER_SEC
 #define CHILD_POLL_MSEC 20
 
-/* Check the facts in the library's page that forbid a freeze. */
+/*
+ * Reads the facts in the library's page. -EOPNOTSUPP: one of them forbids a freeze; errors of
+ * gcr_vmm_facts().
+ */
 static int check_facts(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_page_facts facts;
@@ -42,8 +45,9 @@ static int check_facts(struct gcr_vmm *vmm, struct gcr_error *error)
 }
 
 /*
- * A child that is being forked has the descriptors until it has run the handlers that fork(3) runs
- * in it first: allow some time for that.
+ * Refuses a process whose children have its GPU memory: -EOPNOTSUPP. A child that is being forked
+ * has the descriptors until it has run the handlers that fork(3) runs in it first, so the check is
+ * repeated for a second.
  */
 static int check_children(struct gcr_drive *drive, struct gcr_error *error)
 {
@@ -61,9 +65,9 @@ static int check_children(struct gcr_drive *drive, struct gcr_error *error)
 }
 
 /*
- * Make room in the store for the memory that the program has now. Other processes may first have to
- * give up room, so this is done while the program runs. When the gate is closed, the program may
- * have more memory.
+ * Makes room in the store for the memory that the program has now. Other processes may first have
+ * to give up room (*ret_waited), so this is done while the program runs. When the gate is closed,
+ * the program may have more memory.
  */
 static int make_room(struct gcr_vmm *vmm, bool *ret_waited, struct gcr_error *error)
 {
@@ -86,7 +90,10 @@ static int make_room(struct gcr_vmm *vmm, bool *ret_waited, struct gcr_error *er
 	return result;
 }
 
-/* Checks whose result can change while the freeze waits for room; repeated after such a wait. */
+/*
+ * Makes the checks whose result can change while the freeze waits for room; called again after such
+ * a wait.
+ */
 static int look(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
@@ -100,7 +107,10 @@ static int look(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error
 	return result;
 }
 
-/* All checks and preparations that can be made while the program runs. */
+/*
+ * Makes all checks and preparations that can be made while the program runs. On success vmm->link
+ * is taken.
+ */
 static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
@@ -154,8 +164,9 @@ static bool has_workers(struct gcr_vmm *vmm)
 }
 
 /*
- * Refuse parts of one GPU that have the same id: they cannot be told apart, and memory could come
- * back on another part. (A driver that has a checkpoint refuses them itself.)
+ * Refuses a GPU that is divided into parts which have the same id (-EOPNOTSUPP): they cannot be
+ * told apart, and memory could come back on another part. A driver that has a checkpoint refuses
+ * them itself.
  */
 static int check_parts(struct gcr_vmm *vmm, struct gcr_error *error)
 {
@@ -178,7 +189,10 @@ static int check_parts(struct gcr_vmm *vmm, struct gcr_error *error)
 	return 0;
 }
 
-/* With the gate closed: list the memory to be moved, and take files for it from the store. */
+/*
+ * Lists the memory to be moved, and takes files for it from the store. Called with the gate closed.
+ * -ENOSPC, -EDQUOT, -ENOMEM, -EOPNOTSUPP.
+ */
 static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
@@ -226,8 +240,8 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 }
 
 /*
- * Open the sessions. There may be VRAM for a worker only after the idle second worker of an
- * exchange has been ended.
+ * Opens the sessions. If there is no VRAM for a worker, ends the idle second workers of an exchange
+ * and tries again.
  */
 static int open_sessions(struct gcr_vmm *vmm, struct gcr_error *error)
 {
@@ -246,7 +260,10 @@ static int open_sessions(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
-/* The part of a freeze that has to be undone on failure. */
+/*
+ * The part of a freeze that has to be undone on failure: from the closing of the gate to the end of
+ * the copy.
+ */
 static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
@@ -320,7 +337,7 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
-/* Note the VRAM that the process keeps while it is frozen. Never makes the freeze fail. */
+/* Notes the VRAM that the process keeps while it is frozen. Never makes the freeze fail. */
 static void note_kept(struct gcr_drive *drive)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));

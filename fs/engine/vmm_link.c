@@ -17,15 +17,15 @@
 
 #define SLICE_USEC	  (250 * GCR_USEC_PER_MSEC)
 /*
- * Time limit of the first GATE_CLOSE, and the upper bound of later ones: so a cancel is soon
- * noticed.
+ * Time limit of the first GATE_CLOSE, and the upper bound of later ones. A short limit lets a
+ * cancel be noticed soon.
  */
 #define GATE_FIRST_MSEC	  200
 #define GATE_MOST_MSEC	  2000
 /*
- * From this size on, the copy, which runs in parallel to the driver's checkpoint, takes longer than
- * the checkpoint in any case: at 50 GB/s as long as a checkpoint with the stacks of the program's
- * kernels, 0.4 s.
+ * The driver's state is shrunk only before copies smaller than this. A larger copy, which runs in
+ * parallel to the driver's checkpoint, takes longer than the checkpoint in any case: at 50 GB/s as
+ * long as a checkpoint with the stacks of the program's kernels, 0.4 s.
  */
 #define SHRINK_MOST_BYTES (20ull << 30)
 
@@ -33,14 +33,14 @@
 	"it uses managed memory, so its threads have to be stopped for a moment, which the " \
 	"daemon may not do: that takes CAP_SYS_PTRACE"
 /*
- * How long threads are stopped. While they are, they do not block the library, as far as can be
- * told. If the library does not answer all the same, the threads are released; the library notices
- * that, or is not affected.
+ * How long threads are stopped. While they are stopped, they do not block the library, as far as
+ * can be told. If the library does not answer all the same, the threads are released; the library
+ * notices that, or is not affected.
  */
 #define HALT_USEC	    (20 * GCR_USEC_PER_SEC)
 /*
- * The same limit without a daemon. A library that takes longer hangs, for a cause that has to be
- * investigated.
+ * The limit by which the threads are released if there is no daemon. A library that takes longer
+ * hangs, for a cause that has to be investigated.
  */
 #define ORPHAN_USEC	    (60 * GCR_USEC_PER_SEC)
 #define HALT_BYTES_PER_USEC 256
@@ -53,7 +53,7 @@
  */
 #define PREPARE_USEC	    (100 * GCR_USEC_PER_MSEC)
 #define PREPARE_TRIES	    20
-/* Limit for all tries together: none takes long, unless the program delays it. */
+/* Limit for all tries of PREPARE together: none takes long, unless the program delays it. */
 #define PREPARE_MOST_USEC   (20 * GCR_USEC_PER_SEC)
 /* Longer than the helper's own limit for threads that do not stop: see fs/helper/stop.c. */
 #define HALT_ANSWER_USEC    (11 * GCR_USEC_PER_SEC)
@@ -61,8 +61,8 @@
 #define LOOK_USEC	    GCR_VMM_RECONNECT_USEC
 
 /*
- * In a wait for a program that may never answer or connect: at the deadline the writer is answered,
- * and other verbs get the GPUs and the workers (fs/engine/drive_stall.c).
+ * Called in a wait for a program that may never answer or connect. At the deadline the writer is
+ * answered, and other verbs get the GPUs and the workers (fs/engine/drive_stall.c).
  */
 static void keep_no_one(struct gcr_vmm *vmm)
 {
@@ -71,7 +71,7 @@ static void keep_no_one(struct gcr_vmm *vmm)
 	gcr_drive_check_answer(&vmm->drive);
 }
 
-/* Pauses before something is tried again that the program may never let succeed. */
+/* Pauses before something is tried again that the program may prevent for ever. */
 static void pause_for_retry(struct gcr_vmm *vmm)
 {
 	gcr_drive_begin_wait(&vmm->drive);
@@ -81,8 +81,8 @@ static void pause_for_retry(struct gcr_vmm *vmm)
 }
 
 /*
- * Is a read of the program's memory, which the program or a busy machine has delayed, to be
- * repeated?
+ * Is a read of the program's memory to be repeated? True, after a pause, if the program or a busy
+ * machine has delayed it and @until_usec has not come.
  */
 static bool looks_again(struct gcr_vmm *vmm, int result, int64_t until_usec)
 {
@@ -150,7 +150,7 @@ int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error 
 }
 
 /*
- * Extend the halt by the time in which the whole program is stopped by a signal: the daemon delays
+ * Extends the halt by the time in which the whole program is stopped by a signal: the daemon delays
  * nothing then, and when the program continues, its threads must not see a half-done state.
  */
 static void extend_halt(struct gcr_vmm *vmm)
@@ -164,7 +164,9 @@ static void extend_halt(struct gcr_vmm *vmm)
 	vmm->halt_looked_usec = now_usec;
 }
 
-/* Checks between two waits for an answer. Returns 0 to keep waiting. */
+/*
+ * Makes the checks between two waits for an answer. 0: keep waiting; -ECANCELED: the daemon stops.
+ */
 static int look_around(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	keep_no_one(vmm);
@@ -183,7 +185,7 @@ static int look_around(struct gcr_vmm *vmm, struct gcr_error *error)
 }
 
 /*
- * Wait for a message. Returns 1 for a message, 0 to keep waiting. @looked_usec is the time of the
+ * Waits for a message. Returns 1 for a message, 0 to keep waiting. @looked_usec is the time of the
  * last look_around(), which is called even if a library sends one message after the other.
  */
 static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, int64_t *looked_usec,
@@ -209,7 +211,10 @@ static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, int64_t *l
 	return gcr_error_set(error, ENOTCONN, "its preload library is gone");
 }
 
-/* Read an answer; 0 if the request was carried out. */
+/*
+ * Reads the answer @message, and sets vmm->phase from it. 0: the request was carried out; else the
+ * library's error.
+ */
 static int take_answer(struct gcr_vmm *vmm, const struct gcr_message *message,
 		       struct gcr_error *error)
 {
@@ -222,7 +227,7 @@ static int take_answer(struct gcr_vmm *vmm, const struct gcr_message *message,
 }
 
 /*
- * Send a request and wait for its answer, which is left in @message (its descriptors are the
+ * Sends a request and waits for its answer, which is left in @message (its descriptors are the
  * caller's). HANDLES messages before the answer go to the workers; a failed import is reported only
  * after the answer.
  */
@@ -374,7 +379,10 @@ int gcr_vmm_check_handed(struct gcr_vmm *vmm, struct gcr_error *error)
 	return facts.phase == GCR_PRELOAD_HANDED ? 0 : gcr_vmm_took_it_back(error);
 }
 
-/* The verb is to stop. @reason: why the gate could not be closed so far; without words: unknown. */
+/*
+ * Sets the error of a gate that could not be closed in time. @reason: what the library last said;
+ * without words: not known. -ETIMEDOUT, or -ECANCELED without a message.
+ */
 static int give_up_gate(struct gcr_vmm *vmm, const struct gcr_error *reason,
 			struct gcr_error *error)
 {
@@ -426,7 +434,7 @@ int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
-/* Read the answer to LIST into vmm->own_extents. */
+/* Reads the answer to LIST into vmm->own_extents. */
 static int read_table(struct gcr_vmm *vmm, const struct gcr_message *message, size_t *ret_count,
 		      struct gcr_error *error)
 {
@@ -499,7 +507,8 @@ int gcr_vmm_send_files(struct gcr_vmm *vmm, struct gcr_error *error)
 }
 
 /*
- * Is it worthwhile to shrink the state that the driver checkpoints? Each GPU has a copy of its own.
+ * Is it worthwhile to shrink the state that the driver checkpoints? True if the driver makes a
+ * checkpoint, and the copy of every GPU is short (the GPUs copy at the same time).
  */
 static bool shrinking_pays(const struct gcr_vmm *vmm)
 {
@@ -517,7 +526,9 @@ static bool shrinking_pays(const struct gcr_vmm *vmm)
 	return gcr_drive_takes_control(&vmm->drive);
 }
 
-/* Additional time that the threads may be stopped for the program's managed memory. */
+/*
+ * Additional time in microseconds that the threads may be stopped for the program's managed memory.
+ */
 static int64_t halt_usec(const struct gcr_vmm *vmm)
 {
 	uint64_t bytes = 0;
@@ -527,13 +538,13 @@ static int64_t halt_usec(const struct gcr_vmm *vmm)
 	return (int64_t)(bytes / HALT_BYTES_PER_USEC);
 }
 
-/* When the threads are released at the latest. */
+/* The time (monotonic) at which the threads are released at the latest. */
 static int64_t halt_end(const struct gcr_vmm *vmm)
 {
 	return gcr_clock_usec() + HALT_USEC + halt_usec(vmm);
 }
 
-/* Are further attempts useless? During a roll-back a cancel does not count. */
+/* Must the caller give up? 0, or -ECANCELED. During a roll-back a cancel does not count. */
 static int check_leave(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
@@ -545,7 +556,10 @@ static int check_leave(struct gcr_vmm *vmm, struct gcr_error *error)
 	return 0;
 }
 
-/* Wait until the threads are stopped (0). If that takes long, other verbs get the GPUs. */
+/*
+ * Waits until the threads are stopped (0). If that takes long, other verbs get the GPUs. -EBUSY:
+ * not stopped in time; -ESRCH, -ECANCELED.
+ */
 static int wait_halted(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int64_t until_usec = gcr_clock_usec() + HALT_ANSWER_USEC;
@@ -608,7 +622,7 @@ int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error)
 }
 
 /*
- * Stop the threads at a moment when none holds a lock that the library and the driver need: the
+ * Stops the threads at a moment when none holds a lock that the library and the driver need: the
  * library proves this by taking these locks. -EBUSY: no such moment was found.
  */
 static int stop_harmlessly(struct gcr_vmm *vmm, struct gcr_error *error)
@@ -639,7 +653,10 @@ static int stop_harmlessly(struct gcr_vmm *vmm, struct gcr_error *error)
 			     "back; try again");
 }
 
-/* Does the program have managed memory? The page tells even if the files are lost. */
+/*
+ * Does the program have managed memory? The library's page tells that even if the files are lost.
+ * True if the page cannot be read.
+ */
 static bool has_managed(struct gcr_vmm *vmm)
 {
 	struct gcr_page_facts facts;

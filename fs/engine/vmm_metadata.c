@@ -145,7 +145,10 @@ int gcr_vmm_read_digests(struct gcr_vmm *vmm, struct gcr_error *error)
 	return 0;
 }
 
-/* Check the file size of managed memory; the workers check the other files. */
+/*
+ * Checks the size of the file of one extent of managed memory; the workers check the other files.
+ * -EIO.
+ */
 static int check_size(struct gcr_vmm *vmm, size_t index, struct gcr_error *error)
 {
 	uint64_t bytes = vmm->extents[index].bytes;

@@ -20,11 +20,13 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* The kernel frees unused VRAM a little later (TTM's delayed deletion). */
+/*
+ * How long to wait for VRAM: the kernel frees unused VRAM a little later (TTM's delayed deletion).
+ */
 #define RETURN_USEC   (2 * GCR_USEC_PER_SEC)
 #define RETURN_MSEC   50
 /*
- * Limit and interval of the wait for the admission, which thaws or checks of other freezes may
+ * Limit and interval of the wait for the admission, which a thaw or the check of another freeze may
  * have.
  */
 #define ALONE_USEC    (5 * GCR_USEC_PER_SEC)
@@ -63,7 +65,10 @@ static uint64_t process_bytes(const struct gcr_gpus_reply *reply, uint32_t gpu, 
 	return 0;
 }
 
-/* VRAM of one GPU that has become free, of the VRAM that the process had. */
+/*
+ * Bytes that have become free on the GPU @index, of the VRAM that the process @pid had there. May
+ * be negative.
+ */
 static int64_t returned_bytes(const struct gcr_vmm_usage *usage, unsigned int index, pid_t pid)
 {
 	int before = find(&usage->before, usage->gpus[index].uuid);
@@ -89,7 +94,7 @@ static int64_t returned_bytes(const struct gcr_vmm_usage *usage, unsigned int in
 	return bytes;
 }
 
-/* VRAM that is missing on all GPUs; 0 if little is missing. */
+/* Bytes of VRAM that are missing, on all GPUs together; 0 if few are missing. */
 static uint64_t missing_bytes(const struct gcr_vmm_usage *usage, pid_t pid)
 {
 	uint64_t missing = 0;
@@ -166,7 +171,7 @@ struct gcr_vmm_usage *gcr_vmm_note_usage(struct gcr_vmm *vmm)
 	return TAKE_PTR(usage);
 }
 
-/* Wait until the VRAM is free, and get the missing bytes. -errno: they cannot be found out. */
+/* Waits until the VRAM is free, and gets the missing bytes. -errno: they cannot be found out. */
 static int wait_for_return(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage, uint64_t *ret_missing)
 {
 	int64_t until_usec = gcr_clock_usec() + RETURN_USEC;

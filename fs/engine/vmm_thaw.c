@@ -15,7 +15,10 @@
 #include "fs/engine/park.h"
 #include "lib/clock.h"
 
-/* Copy changes back to the store that the program's threads may have made to restored pages. */
+/*
+ * If the library had the files, copies the changes that the program's threads may have made to
+ * restored pages back to the store.
+ */
 static int keep_changes(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int result;
@@ -36,12 +39,13 @@ static int keep_changes(struct gcr_vmm *vmm, struct gcr_error *error)
 }
 
 /*
- * Roll back from any point before SETTLE to frozen; @control: the driver's state of the process
- * before the thaw. The driver's own share stays in VRAM if it cannot be checkpointed again. While
- * the program has VRAM that was handed over, the process must not be checkpointed, since it could
- * never be restored: a program that has all its memory keeps running (*ret_state is running), and
- * one whose library does not answer has failed, with the store's bytes and its record left in
- * place.
+ * Rolls back from any point before SETTLE to frozen. @control: the driver's state of the process
+ * before the thaw. The driver's own share stays in VRAM if it cannot be checkpointed again.
+ *
+ * While the program has VRAM that was handed over, the process must not be checkpointed, since it
+ * could never be restored. So a program that has all its memory keeps running (*ret_state is
+ * running). A process whose library does not answer has failed; the store's bytes and the record
+ * stay in place.
  */
 static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 			   enum gcr_state *ret_state, struct gcr_error *error)
@@ -91,8 +95,8 @@ static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 }
 
 /*
- * Note the exchange in the record, before the freeze begins, so that a next daemon that finds both
- * processes frozen knows why.
+ * Notes in the record, before the freeze begins, which process is frozen in exchange: a next daemon
+ * that finds both processes frozen then knows why.
  */
 static int note_exchange(struct gcr_drive *drive, struct gcr_error *error)
 {
@@ -106,7 +110,7 @@ static int note_exchange(struct gcr_drive *drive, struct gcr_error *error)
 	return gcr_drive_write_record(drive, GCR_RECORD_FROZEN, error);
 }
 
-/* Allocate VRAM for all extents. */
+/* Makes the workers allocate VRAM for all extents. -ENOMEM. */
 static int create(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_error create_error = {0};
@@ -135,15 +139,15 @@ static int take_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
 	return vmm->needs_control ? gcr_vmm_take_ballast(vmm, error) : 0;
 }
 
-/* For GPUs on which the process has only the driver's share. */
+/* Checks the VRAM also of GPUs on which the process has only the driver's share. -ENOMEM. */
 static int admit(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	return vmm->needs_control ? gcr_drive_admit(&vmm->drive, error) : 0;
 }
 
 /*
- * Take one step of allocating VRAM. If there is too little, repeat it when the other task of an
- * exchange has released some, or when idle workers have been ended.
+ * Carries out @step, one step of allocating VRAM. If that gives -ENOMEM, repeats it when the other
+ * task of an exchange has released some VRAM, or when idle workers have been ended.
  */
 static int take(struct gcr_vmm *vmm, int (*step)(struct gcr_vmm *, struct gcr_error *),
 		struct gcr_error *error)
@@ -162,7 +166,7 @@ static int take(struct gcr_vmm *vmm, int (*step)(struct gcr_vmm *, struct gcr_er
 	}
 }
 
-/* Take VRAM for the whole process, before anything is touched. */
+/* Takes VRAM for the whole process. Until then nothing of the process is touched. */
 static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
@@ -199,7 +203,7 @@ static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct
 }
 
 /*
- * Restore the control state and copy the bytes at the same time; the workers began to copy when
+ * Restores the control state and copies the bytes at the same time; the workers began to copy when
  * they had VRAM. The program maps the memory while it is being filled: its gate is closed.
  */
 static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr_state *ret_state,
@@ -240,7 +244,7 @@ static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr
 	return result;
 }
 
-/* Give the program its memory back. */
+/* SETTLE: gives the library its files, and the program its managed memory back. */
 static int give_back(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int64_t since_usec = gcr_clock_usec();
@@ -255,7 +259,7 @@ static int give_back(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
-/* The program has its memory, so there is no roll-back: open the gate. */
+/* GATE_OPEN: the program has its memory, so there is no roll-back; a failure is tried again. */
 static int go_on(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int64_t since_usec = gcr_clock_usec();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Managed memory between the library, which has transit files, and the store. */
+/* Copies managed memory between the library, which has transit files, and the store. */
 #include "fs/engine/vmm.h"
 
 #include <errno.h>

@@ -23,15 +23,16 @@
 /* How long a killed worker may take to be gone, with all its memory to free. */
 #define ENDING_USEC	     (5 * GCR_USEC_PER_SEC)
 /*
- * How long to wait for a copy that is no longer wanted: 40 GiB take less, and so does a new worker.
+ * How long to wait for a copy that is no longer wanted. Copies of up to 40 GiB end by then, and a
+ * new worker starts by then.
  */
 #define COPY_GRACE_USEC	     GCR_USEC_PER_SEC
 /* VRAM that a restore takes beyond the amount that NVML counted; see drive_memory.c. */
 #define BALLAST_MARGIN_BYTES (64ull << 20)
 
 /*
- * End a worker. Until its process is gone, the worker may write to the snapshot's files, and has
- * VRAM that the next one will need.
+ * Ends a worker and waits for that: until its process is gone, the worker may write to the
+ * snapshot's files, and has VRAM that the next worker will need.
  */
 static void drop(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker)
 {
@@ -56,8 +57,8 @@ static int died(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_e
 }
 
 /*
- * Wait for a worker's answer. When the operation is to stop, the wait ends and the worker is
- * killed.
+ * Waits for a worker's answer, and for the descriptors that come with it. When the operation is to
+ * stop, the wait ends and the worker is killed.
  */
 static int await(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_result *answer,
 		 int fds[GCR_MESSAGE_FDS_MAX], size_t *fds_count, struct gcr_error *error)
@@ -113,7 +114,10 @@ static int ask(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint16_t type
 	return result;
 }
 
-/* Use no worker at all, so that none has only a part of its GPU's memory. */
+/*
+ * Sets the error for extents of one GPU that are not all next to each other, and leaves no worker
+ * in vmm->workers, so that none has only a part of its GPU's memory. -EPROTO.
+ */
 static int refuse_order(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	vmm->workers_count = 0;
@@ -157,7 +161,7 @@ uint32_t gcr_vmm_gpu_mask(struct gcr_vmm *vmm)
 	return mask;
 }
 
-/* Write the table of the worker's extents; returns its descriptor or -errno. */
+/* Writes the table of the worker's extents; returns its descriptor or -errno. */
 static int write_table(const struct gcr_vmm *vmm, const struct gcr_vmm_worker *worker)
 {
 	_cleanup_free_ struct gcr_extent *extents = calloc(worker->count + 1, sizeof(*extents));
@@ -207,7 +211,7 @@ static int open_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint
 	return ask(vmm, worker, type, &session, sizeof(session), fds, fds_count, error);
 }
 
-/* Take one worker, waiting for tasks that have it; ends early if the operation is stopped. */
+/* Takes one worker, waiting for tasks that have it; ends early if the operation is stopped. */
 static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_error *error)
 {
 	struct gcr_drive *drive = &vmm->drive;
@@ -319,7 +323,7 @@ int gcr_vmm_end_create(struct gcr_vmm *vmm, struct gcr_error *error)
 	return first;
 }
 
-/* VRAM that the driver takes on one GPU, with its margin; 0: none. */
+/* Bytes of VRAM that the driver takes on one GPU, with a margin; 0: none. */
 static uint64_t driver_bytes(struct gcr_vmm *vmm, const uint8_t uuid[GCR_UUID_BYTES])
 {
 	struct gcr_process *process = vmm->drive.process;
@@ -421,7 +425,7 @@ int gcr_vmm_end_copy(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
-/* Get the descriptors of one worker's extents. */
+/* Gets the descriptors of one worker's extents. */
 static int export_one(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_error *error)
 {
 	struct gcr_range range = {0};

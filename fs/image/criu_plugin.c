@@ -35,7 +35,7 @@ static bool is_file(const char *path)
 	return path[0] == '/' && !stat(path, &status) && S_ISREG(status.st_mode);
 }
 
-/* Looks for @name in @folder. 0 and the path, -ENOENT, -ENOMEM. */
+/* Looks for @name in @folder. 0 and *ret_path, which the caller frees; -ENOENT; -ENOMEM. */
 static int try_folder(const char *folder, const char *name, char **ret_path)
 {
 	char *path;
@@ -87,7 +87,10 @@ int gcr_criu_plugin_find(const struct gcr_daemon *daemon, const struct gcr_backe
 	return result ? gcr_error_set(error, ENOMEM, "out of memory") : 0;
 }
 
-/* Makes or replaces the link atomically: other dumps and restores may be using it. */
+/*
+ * Makes the link @name to @path in the directory @fd, or replaces it atomically, since other dumps
+ * and restores may be using it. 0 or -errno.
+ */
 static int link_plugin(int fd, const char *name, const char *path)
 {
 	char now[PATH_MAX];

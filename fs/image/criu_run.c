@@ -62,7 +62,10 @@ int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **
 	return result;
 }
 
-/* Opens the directory of all subjects, and creates it if there is none. */
+/*
+ * Opens the directory that holds those of all subjects, and creates it if there is none. Returns a
+ * descriptor, which the caller closes, or -errno.
+ */
 static int open_all(struct gcr_daemon *daemon)
 {
 	if (mkdirat(daemon->runtime_fd, GCR_CRIU_DIRECTORY, 0700) < 0 && errno != EEXIST)

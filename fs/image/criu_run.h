@@ -21,7 +21,8 @@
 #define GCR_CRIU_SUBJECT_BYTES 80
 
 /*
- * The subject of a directory, as a file name. Names of processes and names of places never collide.
+ * The subject of a process or of a place, as the name of its directory. Names of processes and
+ * names of places never collide.
  */
 void gcr_criu_subject_of_process(pid_t pid, uint64_t start_ticks,
 				 char ret_subject[GCR_CRIU_SUBJECT_BYTES]);
@@ -74,7 +75,7 @@ bool gcr_criu_is_hidden(struct gcr_daemon *daemon, const char *subject);
 
 /* Writes the log of @subject to @stream, or only the end of a long log. False: there is no log. */
 bool gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *stream);
-/* The subject no longer exists: removes its directory. */
+/* Removes the directory of a subject that no longer exists. */
 void gcr_criu_forget(struct gcr_daemon *daemon, const char *subject);
 
 /*

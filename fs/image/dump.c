@@ -36,9 +36,12 @@
 #include "lib/clock.h"
 #include "lib/proc_source.h"
 
-/* A parked library reconnects by itself this long after the verb's deadline. */
+/* How long after the verb's deadline a parked library reconnects by itself. */
 #define PARK_MARGIN_MSEC 60000
-/* `freeze park`, for a CRIU of another program: parked until `thaw`, or for this time. */
+/*
+ * How long a library stays parked after `freeze park` (for a CRIU of another program), unless
+ * `thaw` ends that before.
+ */
 #define PARK_MSEC	 1800000
 
 /* ---- before CRIU ---- */
@@ -120,9 +123,10 @@ static void tell_state(struct gcr_dump *dump, enum gcr_state state)
 }
 
 /*
- * CRIU failed to end the tree. Normally the daemon ends the rest: 0. But if CRIU has made names for
- * files that have none (link_remap), it has removed these names by now, and the place cannot be
- * restored: the tree continues to run, and the place is withdrawn: -EIO.
+ * CRIU failed to end the tree. Returns 0 if the daemon is to end the rest, which is the normal
+ * case. But if CRIU has made names for files that have none (link_remap), it has removed these
+ * names by now, and the place cannot be restored: then withdraws the place, so that the tree
+ * continues to run, and returns -EIO.
  */
 static int settle_failed_end(struct gcr_dump *dump, struct gcr_error *error)
 {
@@ -166,8 +170,8 @@ static int make_place(struct gcr_dump *dump, struct gcr_error *error)
 }
 
 /*
- * Reserves room in the store. Called again after the freeze, for the growth since the first call:
- * the driver may have moved VRAM into the processes' memory.
+ * Reserves room in the store for CRIU's images. Called again after the freeze, for the growth since
+ * the first call: the driver may have moved VRAM into the processes' memory. -ENOSPC, -EDQUOT.
  */
 static int take_room(struct gcr_dump *dump, struct gcr_error *error)
 {
@@ -267,7 +271,10 @@ static int leave_session(struct gcr_dump *dump, struct gcr_error *error)
 	return gcr_criu_leave_session(dump->images_fd, pids, dump->count, error);
 }
 
-/* From the running tree to the published place. */
+/*
+ * Makes the place and publishes it, with the tree frozen and parked. The caller rolls back on an
+ * error.
+ */
 static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 {
 	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
@@ -388,8 +395,8 @@ static void end_tree(struct gcr_dump *dump)
 }
 
 /*
- * Checks of each GPU process that an engine can freeze it. This check comes first, so that its
- * message is not hidden by other obstacles.
+ * Checks of each GPU process that an engine can freeze it: -EOPNOTSUPP. This check comes first, so
+ * that its message is not hidden by other obstacles.
  */
 static int check_engines(struct gcr_dump *dump, struct gcr_error *error)
 {
@@ -437,8 +444,8 @@ static int check_apart(struct gcr_dump *dump, struct gcr_error *error)
 }
 
 /*
- * For each connection that is kept, CRIU blocks the packets by firewall rules until the process is
- * restored. Only root may decide that, as only root may restore.
+ * Refuses to keep TCP connections (-EPERM) unless root asks: for each connection that is kept, CRIU
+ * blocks the packets by firewall rules until the process is restored, and only root may restore.
  */
 static int check_tcp(const struct gcr_command *command, struct gcr_error *error)
 {
@@ -449,7 +456,7 @@ static int check_tcp(const struct gcr_command *command, struct gcr_error *error)
 			     "machine until somebody thaws: write tcp=close");
 }
 
-/* Checked before the freeze: without the plugins that CRIU needs the dump would fail. */
+/* Checks before the freeze that the plugins which CRIU needs are installed. -EOPNOTSUPP. */
 static int check_plugins(struct gcr_dump *dump, struct gcr_error *error)
 {
 	struct gcr_process *process;
@@ -466,7 +473,10 @@ static int check_plugins(struct gcr_dump *dump, struct gcr_error *error)
 	return result;
 }
 
-/* All processes are frozen: determines the VRAM that remains, which CRIU's plugins will dump. */
+/*
+ * Called when all processes are frozen: determines the VRAM that remains (*ret_bytes), which CRIU's
+ * plugins will dump.
+ */
 static int take_stock(struct gcr_dump *dump, uint64_t *ret_bytes, struct gcr_error *error)
 {
 	struct gcr_process *process;
@@ -540,7 +550,10 @@ static int prepare(struct gcr_task *task, struct gcr_dump **ret_dump, struct gcr
 	return result;
 }
 
-/* If a process of the dump is ending, that explains any error: reports -ESRCH instead. */
+/*
+ * Returns -ESRCH instead of @result if a process of the dump is ending, since that explains any
+ * error.
+ */
 static int explain(struct gcr_dump *dump, int result, struct gcr_error *error)
 {
 	struct gcr_process *process;
@@ -560,8 +573,8 @@ static void give_up(struct gcr_dump *dump)
 }
 
 /*
- * With the GPU processes frozen: finds and checks the tree, takes room, parks the processes and
- * writes the place; then ends the tree, or unparks it (`leave`).
+ * Dumps the tree, whose GPU processes are frozen: finds and checks the tree, takes room, parks the
+ * processes and writes the place; then ends the tree, or unparks it (`leave`).
  */
 static int dump_tree(struct gcr_dump *dump, struct gcr_error *error)
 {
@@ -629,8 +642,8 @@ static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_e
 }
 
 /*
- * Three stages, at whose ends the tasks wait for each other: the first task prepares, all freeze,
- * the first task dumps.
+ * Three stages, at whose ends the tasks wait for each other: the first task prepares, all tasks
+ * freeze their processes, the first task dumps the tree.
  */
 int gcr_dump(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {

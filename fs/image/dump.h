@@ -22,9 +22,10 @@
 int gcr_dump(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
 
 /*
- * `freeze park`: freezes the process likewise and then parks its preload library, so that a CRIU
- * that another program started can dump the process. All or none of the command's processes. A
- * process that is already frozen is only parked.
+ * `freeze park`: freezes the process as gcr_engine_freeze() does and then parks its preload
+ * library, so that a CRIU that another program started can dump the process. Either all of the
+ * command's processes are frozen and parked, or none. A process that is already frozen is only
+ * parked.
  */
 int gcr_freeze_and_park(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
 

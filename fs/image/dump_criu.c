@@ -19,7 +19,7 @@
 /* Time that CRIU gets to release the tree once it has been told to give up. */
 #define CRIU_GRACE_USEC (10 * GCR_USEC_PER_SEC)
 #define CRIU_LOOK_USEC	(50 * GCR_USEC_PER_MSEC)
-/* Taken from the store at a time, when the images outgrow their room. */
+/* How much more room is taken from the store at a time, when the images outgrow their room. */
 #define MORE_BYTES	(16ull << 20)
 
 static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int *ret_work_fd,
@@ -82,7 +82,7 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 	return gcr_criu_start(program, &options, ret_job, error);
 }
 
-/* The space that the images take now. */
+/* Bytes of the store that the images take now. */
 static uint64_t images_bytes(const struct gcr_dump *dump)
 {
 	_cleanup_closedir_ DIR *images = NULL;

@@ -124,7 +124,10 @@ int gcr_dump_begin_reading(struct gcr_dump *dump, struct gcr_error *error)
 	return 0;
 }
 
-/* 0, or ETIMEDOUT: the thread is still running. */
+/*
+ * Waits for the end of @thread, at most @timeout_usec. 0, or (positive) ETIMEDOUT: the thread is
+ * still running.
+ */
 static int join_for(pthread_t thread, int64_t timeout_usec)
 {
 	int64_t until_usec = gcr_clock_usec() + timeout_usec;
@@ -159,7 +162,9 @@ static int fail(struct gcr_error *error, int number, const char *what)
 	return gcr_error_set(error, number, "the place's %s: %s", what, strerror(number));
 }
 
-/* Makes the file root's, and readable for the group of the place's owner. */
+/*
+ * Makes the file @name in @fd root's, with @mode, and readable for the group of the place's owner.
+ */
 static int give(const struct gcr_dump *dump, int fd, const char *name, mode_t mode,
 		struct gcr_error *error)
 {
@@ -188,7 +193,10 @@ static int make_directory(const struct gcr_dump *dump, int fd, const char *name,
 
 /* ---- one GPU process ---- */
 
-/* The owner may change VRAM, as while the process is frozen. */
+/*
+ * Makes the directory `vram` in @root_fd, with hard links to the snapshot's files. The owner may
+ * change VRAM there, as while the process is frozen.
+ */
 static int link_vram(const struct gcr_dump *dump, struct gcr_snapshot *snapshot, int root_fd,
 		     struct gcr_error *error)
 {
@@ -388,7 +396,10 @@ static int take_metadata(const struct gcr_dump *dump, const struct gcr_dump_memb
 	return 0;
 }
 
-/* For a process that the driver alone has frozen, and for a root without a GPU. */
+/*
+ * Makes a manifest (*ret_manifest, the caller's) for a process that the driver alone has frozen, or
+ * for a root without a GPU.
+ */
 static int make_metadata(const struct gcr_dump *dump, const struct gcr_dump_member *member,
 			 struct gcr_process *process, int root_fd,
 			 struct gcr_manifest **ret_manifest, struct gcr_error *error)
@@ -411,7 +422,7 @@ static int make_metadata(const struct gcr_dump *dump, const struct gcr_dump_memb
 	return result;
 }
 
-/* An index that no GPU of the manifest has: @index if that is free. */
+/* Returns @index if no GPU of the manifest has it, else another index that none has. */
 static uint32_t free_index(const struct gcr_manifest *manifest, uint32_t index)
 {
 	uint32_t taken = 0;
@@ -448,7 +459,10 @@ static int set_need(const struct gcr_backend *backend, struct gcr_manifest *mani
 	return 0;
 }
 
-/* Adds the VRAM that remains on the GPUs, which CRIU's plugin for the vendor dumps. */
+/*
+ * Adds to the manifest the VRAM of process @pid that remains on the GPUs, which CRIU's plugin for
+ * the vendor dumps. -E2BIG.
+ */
 static int add_kept(const struct gcr_backend *backend, pid_t pid, struct gcr_manifest *manifest,
 		    const struct gcr_gpus_reply *reply)
 {
@@ -465,7 +479,8 @@ static int add_kept(const struct gcr_backend *backend, pid_t pid, struct gcr_man
 }
 
 /*
- * Adds the VRAM that the driver itself will need on each GPU; another machine cannot determine it.
+ * Adds to the manifest the VRAM that the driver itself will need on each GPU; another machine
+ * cannot determine it.
  */
 static int add_needs(const struct gcr_dump *dump, struct gcr_process *process,
 		     struct gcr_manifest *manifest, struct gcr_error *error)
@@ -650,7 +665,10 @@ static int check_image(const struct gcr_dump *dump, const char *name, struct gcr
 	return 0;
 }
 
-/* The image's name contains the pid that the process has in its own pid namespace. */
+/*
+ * Checks that CRIU has written the image core-PID.img of the member. PID is the pid that the
+ * process has in its own pid namespace. -EIO.
+ */
 static int check_core(const struct gcr_dump *dump, const struct gcr_dump_member *member,
 		      struct gcr_error *error)
 {

@@ -165,7 +165,10 @@ static int make_job(struct gcr_dump *dump, struct job **ret_job)
 	return 0;
 }
 
-/* Blocks all signals in the thread: other threads of the daemon handle them. */
+/*
+ * Starts the scan in a thread of its own, in which all signals are blocked: other threads of the
+ * daemon handle them.
+ */
 static int start_thread(struct job *job)
 {
 	sigset_t all, old;
@@ -181,7 +184,10 @@ static int start_thread(struct job *job)
 	return r;
 }
 
-/* Waits for the thread. -ETIMEDOUT, -ECANCELED: the thread owns the job then. */
+/*
+ * Waits for the end of the scan. -ETIMEDOUT, -ECANCELED: the wait was given up, and the thread owns
+ * the job from then on.
+ */
 static int await(struct gcr_dump *dump, struct job *job)
 {
 	int64_t deadline_usec = gcr_clock_usec() + LOOK_USEC;

@@ -33,8 +33,8 @@ static void finish_ids(struct ids *ids)
 }
 
 /*
- * Reads all ids from one text, which the kernel makes from one set of credentials. -EIO, -ENOMEM,
- * ...
+ * Reads all ids of @pid from one text, which the kernel makes from one set of credentials. -EIO,
+ * -ENOMEM, ...
  */
 static int read_ids(pid_t pid, struct ids *ids)
 {
@@ -61,7 +61,10 @@ static bool are_all(const uid_t ids[3], uid_t id)
 	return ids[0] == id && ids[1] == id && ids[2] == id;
 }
 
-/* 1, 0, -errno. Capabilities in another user namespace have no effect in ours. */
+/*
+ * Is the process in our user namespace? 1, 0, -errno. Capabilities in another user namespace have
+ * no effect in ours.
+ */
 static int is_in_our_user_namespace(pid_t pid)
 {
 	_cleanup_close_ int fd = -1;
@@ -154,7 +157,10 @@ static int fail_changed(const struct gcr_dump *dump, struct gcr_error *error)
 			     (int)dump->members[0].proc.pid);
 }
 
-/* Keeps the root's rights of the first check: files have been read with these rights since. */
+/*
+ * Keeps *rights of the first check, with which files have been read since, and compares those of
+ * later checks with them. -EPERM: the rights have changed; -ESRCH: the root has ended.
+ */
 static int keep_rights(struct gcr_dump *dump, struct gcr_file_rights **rights,
 		       struct gcr_error *error)
 {
@@ -170,7 +176,10 @@ static int keep_rights(struct gcr_dump *dump, struct gcr_file_rights **rights,
 	return 0;
 }
 
-/* All processes of the tree have to be dumped, so one of another user prevents the dump. */
+/*
+ * See dump_private.h. All processes of the tree have to be dumped, so one of another user prevents
+ * the dump.
+ */
 int gcr_dump_check_owner(struct gcr_dump *dump, struct gcr_error *error)
 {
 	bool is_root = gcr_command_is_root(dump->task->command);

@@ -28,6 +28,10 @@ struct gcr_dump_member {
 	int pidfd;
 };
 
+/*
+ * One dump. It belongs to the thread of the first task. While is_reading, the thread `reader`
+ * writes the digests of `files` and the fields read_result and read_error.
+ */
 struct gcr_dump {
 	struct gcr_task *task;
 	struct gcr_daemon *daemon;
@@ -81,7 +85,7 @@ static inline void gcr_dump_set_phase(struct gcr_dump *dump, const char *phase)
 	atomic_store(&dump->task->phase, phase);
 }
 
-/* -ECANCELED, without a message, if the verb has been asked to stop; else 0. */
+/* Has the verb been asked to stop? -ECANCELED, without a message, or 0. */
 static inline int gcr_dump_stopped(struct gcr_dump *dump, struct gcr_error *error)
 {
 	if (!gcr_task_stopped(dump->task))
@@ -90,12 +94,12 @@ static inline int gcr_dump_stopped(struct gcr_dump *dump, struct gcr_error *erro
 	return -ECANCELED;
 }
 
-/* ---- dump_tree.c: the tree, and what prevents a dump ---- */
+/* ---- dump_tree.c: the processes of the tree, and obstacles to a dump ---- */
 
 /*
- * Fills in the members: the processes that the tree has now. Also sets uid and gid. -ESRCH: the
- * root has ended; this also if the tree has been listed before, and the root's pid is another
- * process's now. The members are then those of before.
+ * Fills in the members, which are the processes that the tree has now; also sets uid and gid.
+ * -ESRCH: the root has ended. That is so too if the tree has been listed before, and the root's pid
+ * is another process's now; the members are then those of before.
  */
 int gcr_dump_find_tree(struct gcr_dump *dump, struct gcr_error *error);
 /*
@@ -108,11 +112,15 @@ int gcr_dump_check_members(const struct gcr_dump *dump, struct gcr_error *error)
  * the tree again. -EIO: a process is not stopped in time.
  */
 int gcr_dump_await_stop(struct gcr_dump *dump, struct gcr_error *error);
-/* Can this tree be dumped by this writer? -EBUSY, -EOPNOTSUPP, -EPERM, ... */
+/*
+ * May this writer dump this tree? -EPERM: the owner forbids it; -EOPNOTSUPP: a container, a service
+ * of systemd, a stopped process, a daemon that is not root; -EBUSY: the daemon or the writer is in
+ * the tree; -ESRCH.
+ */
 int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error);
 /*
- * An upper bound of the memory that CRIU will write, and the approximate number of images: each
- * file in the store takes at least one huge page.
+ * Gets an upper bound of the bytes that CRIU will write, and the approximate number of images: each
+ * file in the store takes at least one huge page. Errors of reading /proc.
  */
 int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, uint64_t *ret_images,
 		    struct gcr_error *error);
@@ -176,7 +184,10 @@ void gcr_dump_hand_log_on(const struct gcr_dump *dump);
 
 /* ---- dump_metadata.c: the contents of the place besides CRIU's images ---- */
 
-/* -EBUSY: a process has been frozen in a way that cannot be dumped. */
+/*
+ * Checks that every process has been frozen in a way that can be dumped. -EBUSY: one was frozen
+ * with `data`, or is on other GPUs than its memory; -EIO: its manifest is damaged.
+ */
 int gcr_dump_check_frozen(const struct gcr_dump *dump, struct gcr_error *error);
 
 /* Starts the thread that reads and digests the open files. */
@@ -199,7 +210,10 @@ int gcr_dump_write_metadata(struct gcr_dump *dump, struct gcr_error *error);
  */
 int gcr_dump_check_images(const struct gcr_dump *dump, struct gcr_error *error);
 
-/* The process with this pid among the tasks' processes; NULL: the process uses no GPU. */
+/*
+ * Returns the process with this pid among the tasks' processes; no reference is taken. NULL: the
+ * process uses no GPU.
+ */
 struct gcr_process *gcr_dump_gpu_process(const struct gcr_dump *dump, pid_t pid);
 
 #endif

@@ -28,7 +28,10 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
-/* Time that CRIU gets to release the tree once it cannot write any more. */
+/*
+ * How long CRIU gets to release the tree once it cannot write any more, and to end once it is
+ * killed.
+ */
 #define CRIU_GRACE_MSEC 10000
 #define CRIU_KILL_MSEC	5000
 
@@ -91,7 +94,10 @@ static void end_criu_of(int place_fd)
 
 /* ---- the tree ---- */
 
-/* Lists the tree as it is now. -ESRCH: the tree has ended. */
+/*
+ * Lists the tree whose root is @root, started at @start_ticks, into @dump. -ESRCH: the tree has
+ * ended.
+ */
 static int find_tree(struct gcr_dump *dump, pid_t root, uint64_t start_ticks)
 {
 	struct gcr_error error;
@@ -118,7 +124,7 @@ static void let_run(pid_t root, uint64_t start_ticks)
 	gcr_dump_forget_tree(&dump);
 }
 
-/* 0: the tree has ended. */
+/* Ends the tree. 0: the tree has ended; else -errno. */
 static int end_tree(pid_t root, uint64_t start_ticks)
 {
 	struct gcr_error error;

@@ -18,12 +18,15 @@
 #include "lib/proc_file.h"
 #include "lib/proc_source.h"
 
-/* A killed process has ended only when the kernel has freed its memory. */
+/* How long to wait for a killed process, which ends only when the kernel has freed its memory. */
 #define END_USEC       (60 * GCR_USEC_PER_SEC)
-/* A process stops when it returns from the kernel. */
+/* How long to wait for a process to stop, which it does when it returns from the kernel. */
 #define STOP_USEC      (5 * GCR_USEC_PER_SEC)
 #define STOP_LOOK_USEC 1000
-/* The threads of an exiting process end when each has seen the exit. */
+/*
+ * How long to wait for the other threads of an exiting process, which end when each has seen the
+ * exit.
+ */
 #define EXIT_MSEC      300
 
 static void close_members(struct gcr_dump_member *members, size_t count)
@@ -157,7 +160,7 @@ static bool is_new_gpu_process(const struct gcr_dump *dump, const struct gcr_dum
 	return is_new;
 }
 
-/* Has only the main thread ended, or is it about to? 1, 0, -errno. */
+/* Has only the main thread of the process ended, or is it about to end? 1, 0, -errno. */
 static int has_lost_main_thread(const struct gcr_dump_member *member)
 {
 	struct gcr_proc_stat stat;
@@ -172,8 +175,8 @@ static int has_lost_main_thread(const struct gcr_dump_member *member)
 }
 
 /*
- * The same after a moment: when the whole process exits, the other threads soon follow the main
- * thread.
+ * As has_lost_main_thread(), but looks again after a moment: when the whole process exits, the
+ * other threads soon follow the main thread.
  */
 static int lacks_main_thread(const struct gcr_dump_member *member)
 {
@@ -186,8 +189,8 @@ static int lacks_main_thread(const struct gcr_dump_member *member)
 }
 
 /*
- * CRIU takes a process without a main thread for one that has ended, and its other threads would be
- * lost.
+ * Refuses a process whose main thread has ended (-EOPNOTSUPP): CRIU takes it for a process that has
+ * ended, and its other threads would be lost.
  */
 static int check_main_threads(const struct gcr_dump *dump, struct gcr_error *error)
 {
@@ -277,7 +280,10 @@ int gcr_dump_await_stop(struct gcr_dump *dump, struct gcr_error *error)
 
 /* ---- obstacles to a dump ---- */
 
-/* The container engine that made the cgroup, by the cgroup's name. */
+/*
+ * The container engine that made the cgroup, as the cgroup's name tells; a general word if no name
+ * is known.
+ */
 static const char *engine_of(const char *cgroup)
 {
 	static const struct {
@@ -314,7 +320,10 @@ static int check_namespace(const struct gcr_dump *dump, const char *cgroup, stru
 			     (int)root, engine_of(cgroup));
 }
 
-/* Systemd would start the service again, and there would be two of it. */
+/*
+ * Refuses a tree that belongs to a service of systemd (-EOPNOTSUPP): systemd would start the
+ * service again, and there would be two of it.
+ */
 static int check_unit(const struct gcr_dump *dump, const char *cgroup, struct gcr_error *error)
 {
 	static const char suffix[] = ".service";
@@ -334,7 +343,7 @@ static int check_unit(const struct gcr_dump *dump, const char *cgroup, struct gc
 		(int)dump->members[0].proc.pid, unit);
 }
 
-/* A stopped daemon could not wait for CRIU. */
+/* Refuses a tree with the daemon in it (-EBUSY): a stopped daemon could not wait for CRIU. */
 static int check_daemon(const struct gcr_dump *dump, struct gcr_error *error)
 {
 	for (size_t i = 0; i < dump->count; i++)
@@ -400,9 +409,9 @@ static uint64_t number_of(const char *text, const char *key)
 	return number;
 }
 
-/* Besides one image of each thread. */
+/* Number of images of one process, without those of its threads, of which each has one. */
 #define IMAGES_OF_PROCESS 10
-/* Images of the tree as a whole. */
+/* Number of images of the tree as a whole. */
 #define IMAGES_OF_TREE	  12
 
 int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, uint64_t *ret_images,

@@ -28,7 +28,10 @@
 static char buffer[BUFFER_BYTES];
 static char kept[GCR_DRAIN_KEPT_BYTES];
 
-/* On a full disk output is lost: the program that writes it must not be stopped. */
+/*
+ * Appends to the log. On a full disk the output is lost: the program that writes it must not be
+ * stopped.
+ */
 static void append(const char *bytes, size_t size)
 {
 	while (size) {
@@ -95,7 +98,10 @@ static void drain_all(struct pollfd *sources, nfds_t count)
 	}
 }
 
-/* The descriptors that this program was given: they are numbered consecutively from FIRST. */
+/*
+ * Returns the descriptors that this program was given, which are numbered consecutively from FIRST,
+ * and their number. NULL: there are none, or no memory.
+ */
 static struct pollfd *find_sources(nfds_t *ret_count)
 {
 	struct pollfd *sources = NULL;

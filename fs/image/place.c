@@ -61,13 +61,13 @@ void gcr_place_unref(struct gcr_place *place)
 
 GCR_DEFINE_CLEANUP(struct gcr_place *, gcr_place_unref);
 
-/* The owner of the place's lines in an event log, which has room for each user. */
+/* The user who is charged for the place's lines in an event log, which has room for each user. */
 static uid_t event_owner(const struct gcr_place *place)
 {
 	return gcr_quota_owner(place->daemon->quota, place->stat.st_uid);
 }
 
-/* Appends to both logs: the place's, and the daemon's, which outlives the place. */
+/* Appends a line to both logs: the place's, and the daemon's, which outlives the place. */
 #define TELL(place, ...)                                                                           \
 	do {                                                                                       \
 		gcr_event_log_append((place)->events, __VA_ARGS__);                                \
@@ -86,7 +86,10 @@ static struct gcr_place *find_locked(const struct gcr_places *places, const char
 
 /* ---- the origin of a place, for a next daemon ---- */
 
-/* Reads the file `origin`, which a dump writes; places that users have made have none. */
+/*
+ * Reads the file `origin`, which a dump writes, into place->origin. Returns the place's state:
+ * incoming if there is no such file (a user has made the place), failed if the file is invalid.
+ */
 static enum gcr_state read_origin(struct gcr_place *place)
 {
 	struct gcr_place_origin_file file;
@@ -131,8 +134,9 @@ int gcr_place_read_mark(struct gcr_place *place, struct gcr_place_made *ret_made
 }
 
 /*
- * Adds the place that the store has under this name to the list. @sum: of its files; NULL: they are
- * few, or the daemon is starting. Lock: places.
+ * Adds the place that the store has under this name to the list; *ret_place (may be NULL) is a
+ * reference for the caller. @sum: the sum of its files; NULL: the files are few, or the daemon is
+ * starting. Lock: places. -ENOMEM, and errors of gcr_store_open_place().
  */
 static int add_locked(struct gcr_places *places, const char *name, const struct gcr_tree_sum *sum,
 		      struct gcr_place **ret_place)
@@ -233,8 +237,8 @@ void gcr_places_destroy(struct gcr_places *places)
 }
 
 /*
- * May this user have one more place? Lock: places. -ENOSPC, and errors of gcr_quota_take(); all set
- * @error.
+ * Checks that this user may have one more place, and charges the user's quota. Lock: places.
+ * -ENOSPC, and errors of gcr_quota_take(); all set @error.
  */
 static int take_locked(struct gcr_places *places, uid_t uid, struct gcr_quota_charge *ret_charge,
 		       struct gcr_error *error)
@@ -298,7 +302,7 @@ int gcr_place_find_serial(struct gcr_places *places, uint32_t serial, struct gcr
 	return place ? 0 : -ENOENT;
 }
 
-/* References to all places, in an array that the caller frees. */
+/* Returns references to all places, in an array that the caller frees. -ENOMEM. */
 static int places_list(struct gcr_places *places, struct gcr_place ***ret_list, size_t *ret_count)
 {
 	struct gcr_place **list;
@@ -439,8 +443,8 @@ static bool is_dump_of_locked(struct gcr_place *place, pid_t pid, uint64_t start
 }
 
 /*
- * Begins a place under @name. Returns a descriptor of its directory. -EEXIST: the name is taken;
- * *ret_known is the place that has it, or NULL.
+ * Begins a place under @name in the store. Returns a descriptor of its directory. -EEXIST: the name
+ * is taken; *ret_known is the place that has it (no reference), or NULL. Lock: places.
  */
 static int try_name_locked(struct gcr_places *places, const char *name, pid_t pid,
 			   uint64_t start_ticks, struct gcr_place **ret_known, uint32_t *ret_number)
@@ -452,8 +456,9 @@ static int try_name_locked(struct gcr_places *places, const char *name, pid_t pi
 }
 
 /*
- * As try_name_locked(), with other names if @may_rename. Any user can make a place with the name
- * that a dump is going to choose; this must not prevent the dump.
+ * As try_name_locked(), but tries other names too if @may_rename, and then changes @name. Any user
+ * can make a place with the name that a dump is going to choose; this must not prevent the dump.
+ * Lock: places.
  */
 static int begin_locked(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], bool may_rename,
 			pid_t pid, uint64_t start_ticks, uint32_t *ret_number)

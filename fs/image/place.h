@@ -35,7 +35,7 @@ enum gcr_place_progress {
 	GCR_PLACE_THAWING,   /* restored processes may have run: now they are the process */
 };
 
-/* What a restore has made, or may have made, of the place. */
+/* The processes and the cgroup that a restore has made, or may have made, from the place. */
 struct gcr_place_made {
 	enum gcr_place_progress progress;
 	uint64_t since_ticks; /* since boot; no restored process has started before */
@@ -55,8 +55,9 @@ struct gcr_place_origin {
 	bool is_staying; /* the tree lives on (`leave`); if still stopped, it must be continued */
 };
 
+/* One place. gcr_place_ref() and gcr_place_unref() count the references. */
 struct gcr_place {
-	/* constant */
+	/* constant, but for the number of references */
 	atomic_int references;
 	uint32_t serial; /* never reused */
 	struct gcr_daemon *daemon;
@@ -104,7 +105,7 @@ void gcr_places_destroy(struct gcr_places *places); /* the files of the places s
  */
 int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t gid,
 		   struct gcr_place **ret_place, struct gcr_error *error);
-/* Find a place; *ret_place is a reference for the caller. -ENOENT. */
+/* Finds a place; *ret_place is a reference for the caller. -ENOENT. */
 int gcr_place_find(struct gcr_places *places, const char *name, struct gcr_place **ret_place);
 int gcr_place_find_serial(struct gcr_places *places, uint32_t serial, struct gcr_place **ret_place);
 /*
@@ -161,11 +162,12 @@ void gcr_place_ended(struct gcr_places *places, const char *name);
 
 /* ---- state of a place ---- */
 
-/* Also writes the events. */
+/* Sets the state, and writes it to the event logs. Takes the place's lock. */
 void gcr_place_set_state(struct gcr_place *place, enum gcr_state state);
 
 /*
- * The state. Returns true if a process has been restored: it is counted and shown as that process.
+ * Gets the state. Returns true if a process has been restored from the place: then the place is
+ * counted and shown as that process.
  */
 bool gcr_place_is_process(struct gcr_place *place, enum gcr_state *ret_state);
 /* The pid of the restored process; 0: none. */
@@ -173,7 +175,7 @@ pid_t gcr_place_pid(struct gcr_place *place);
 
 /*
  * Record for a next daemon how far a restore has come (@made NULL: none is under way any more), and
- * read the record of an earlier daemon. Errors set @error. The caller frees @ret_made->cgroup.
+ * read the record of an earlier daemon. Errors set @error. The caller frees ret_made->cgroup.
  */
 int gcr_place_mark(struct gcr_place *place, const struct gcr_place_made *made,
 		   struct gcr_error *error);
@@ -204,7 +206,10 @@ void gcr_place_report(struct gcr_place *place, const char *verb, const struct gc
 void gcr_place_report_refusal(struct gcr_place *place, uid_t uid, const char *verb,
 			      const struct gcr_error *error);
 
-/* Write the text of the place's files. */
+/*
+ * Write the texts of the place's files `status` and `error`. gcr_place_status_key(): the keys of
+ * `status` in order.
+ */
 void gcr_place_render_status(struct gcr_place *place, FILE *stream);
 void gcr_place_render_error(struct gcr_place *place, FILE *stream);
 const char *gcr_place_status_key(size_t index); /* NULL after the last */

@@ -16,8 +16,8 @@ static const char *const words[WORDS_COUNT] = {"incoming", "dumped",	"ending",
 					       "staying",  "restoring", "thawing"};
 
 /*
- * Parses the end of the first line, from @text on. Earlier versions did not write the time of the
- * dump.
+ * Parses the end of the first line, from @text on; *ret_next_line is the text after it. Earlier
+ * versions did not write the time of the dump. 0 or -EIO.
  */
 static int parse_dumped(const char *text, uint64_t *ret_dumped_ticks, const char **ret_next_line)
 {
@@ -42,7 +42,10 @@ static enum word word_of(const struct gcr_place_origin *origin, const struct gcr
 	return origin->pid ? DUMPED : INCOMING;
 }
 
-/* In the second line the cgroup's path is the last field and extends to the end of the file. */
+/*
+ * See place_origin.h. In the second line the cgroup's path is the last field, and extends to the
+ * end of the file.
+ */
 int gcr_place_origin_print(const struct gcr_place_origin *origin, const struct gcr_place_made *made,
 			   char **ret_text, size_t *ret_bytes)
 {
@@ -67,7 +70,7 @@ int gcr_place_origin_print(const struct gcr_place_origin *origin, const struct g
 	return 0;
 }
 
-/* "-" (no cgroup), or an absolute path without "..". */
+/* Is @text "-" (no cgroup), or an absolute path without ".."? */
 static bool is_cgroup(const char *text)
 {
 	size_t length = strlen(text);

@@ -30,7 +30,10 @@ struct gcr_place_origin_file {
  */
 int gcr_place_origin_parse(const char *text, size_t bytes, struct gcr_place_origin_file *ret_file);
 
-/* The caller frees *ret_text. @made NULL: no restore is under way. -ENOMEM. */
+/*
+ * Makes the file's text, of *ret_bytes without its NUL; the caller frees *ret_text. @made NULL: no
+ * restore is under way. -ENOMEM.
+ */
 int gcr_place_origin_print(const struct gcr_place_origin *origin, const struct gcr_place_made *made,
 			   char **ret_text, size_t *ret_bytes);
 
@@ -44,8 +47,8 @@ int gcr_place_origin_write(int fd, const struct gcr_place_origin *origin,
 int gcr_place_origin_read(int fd, struct gcr_place_origin_file *ret_file, struct gcr_error *error);
 
 /*
- * The process that an unpublished place of an earlier daemon, whose directory is @fd, was made for.
- * -EIO: not known.
+ * Reads for which process an earlier daemon began the place whose directory is @fd, and which is
+ * not published. -EIO: not known.
  */
 int gcr_place_origin_read_begun(int fd, pid_t *ret_pid, uint64_t *ret_start_ticks);
 

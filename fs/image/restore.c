@@ -344,7 +344,10 @@ static void *run(void *data)
 	return NULL;
 }
 
-/* Lock: place. */
+/*
+ * Makes the restore of the place: *ret_restore, with a reference for the caller and one for the
+ * list. @waiter (NULL: none) becomes its first waiter. Does not start it. -ENOMEM. Lock: place.
+ */
 static int start_locked(struct gcr_place *place, const struct gcr_command *command,
 			struct gcr_waiter *waiter, struct gcr_restore **ret_restore)
 {
@@ -405,7 +408,10 @@ static int launch(struct gcr_restore *restore)
 	return -result;
 }
 
-/* Joins @restore unless it is over or has other options: -EBUSY; -ENOMEM. Lock: place. */
+/*
+ * Makes @waiter wait for @restore. -EBUSY: the restore is over, or has other options; -ENOMEM.
+ * Lock: place.
+ */
 static int join_locked(struct gcr_restore *restore, const struct gcr_command *command,
 		       struct gcr_waiter *waiter)
 {
@@ -474,7 +480,10 @@ static int start(struct gcr_place *place, const struct gcr_command *command,
 	return result ? gcr_error_set(error, -result, "%s", strerror(-result)) : 0;
 }
 
-/* Stops the restore, for whose end @cancellation (or NULL) is to wait. -EBUSY; -ENOMEM. */
+/*
+ * Stops the restore; @cancellation (or NULL) waits for its end. -EBUSY: the restore is over;
+ * -ENOMEM.
+ */
 static int stop_for(struct gcr_restore *restore, struct gcr_cancellation *cancellation)
 {
 	int result = 0;
@@ -524,7 +533,10 @@ static int cancel(struct gcr_place *place, struct gcr_waiter *waiter, struct gcr
 	return 0;
 }
 
-/* *ret_waits: the request will be answered when the verb ends. */
+/*
+ * Carries out one verb written to the place's ctl, of @length bytes. Returns 0 or -errno with a
+ * message. *ret_waits: the request will be answered when the verb ends.
+ */
 static int carry_out_verb(fuse_req_t request, struct gcr_place *place,
 			  const struct gcr_command *command, size_t length, bool nonblocking,
 			  bool *ret_waits, struct gcr_error *error)

@@ -34,7 +34,7 @@ void gcr_restore_write(fuse_req_t request, const struct gcr_parties *parties,
 void gcr_restores_recover(struct gcr_daemon *daemon);
 void gcr_restores_recover_thawed(struct gcr_daemon *daemon);
 
-/* The daemon stops: cancels all restores under way and returns when they have ended. */
+/* Called when the daemon stops: cancels all restores under way and returns when they have ended. */
 void gcr_restores_stop(struct gcr_daemon *daemon);
 
 /* The phase for `status`: one static word; "-" if no restore is under way. Lock: place. */

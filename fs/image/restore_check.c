@@ -28,7 +28,9 @@
 
 #define READERS_MAX 8u
 
-/* A parent that waits for its children normally does so at once. */
+/*
+ * How long to wait for a parent that has not waited for its child yet; normally it does so at once.
+ */
 #define REAP_USEC      (10 * GCR_USEC_PER_SEC)
 #define REAP_LOOK_USEC (10 * GCR_USEC_PER_MSEC)
 
@@ -114,7 +116,10 @@ static int check_owner(int fd, const char *name, const char *shown, struct gcr_e
 
 /* ---- metadata ---- */
 
-/* Reads the metadata of one GPU process; for the root of the tree, the top-level metadata. */
+/*
+ * Reads the metadata of one GPU process of the tree; @is_root: the root's are the top-level
+ * metadata.
+ */
 static int read_member(struct gcr_restore *restore, struct gcr_restore_member *member,
 		       const struct gcr_tree_process *described, bool is_root,
 		       struct gcr_error *error)
@@ -176,7 +181,10 @@ static int map_error(int result, struct gcr_error *error)
 	}
 }
 
-/* `pid=N`: another program's CRIU has dumped and restored the process; the place has VRAM only. */
+/*
+ * Reads the metadata for `pid=N`: another program's CRIU has dumped and restored the process, and
+ * the place has VRAM only.
+ */
 static int read_alone(struct gcr_restore *restore, struct gcr_error *error)
 {
 	const struct gcr_manifest *manifest = restore->manifest;
@@ -269,7 +277,7 @@ static int check_image(struct gcr_restore *restore, int fd, const struct gcr_man
 	return gcr_restore_check_stop(restore, error);
 }
 
-/* Binary search: the manifest lists images in order. */
+/* Does the manifest list this image? A binary search, since the manifest lists images in order. */
 static bool is_listed(const struct gcr_manifest *manifest, const char *name)
 {
 	size_t low = 0, high = manifest->images_count;
@@ -397,7 +405,7 @@ static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 			 error);
 }
 
-/* The process has ended, and keeps its pid until its parent has waited for it. */
+/* Has the process ended, or is it about to? It keeps its pid until its parent has waited for it. */
 static bool is_zombie(const struct gcr_proc_stat *stat)
 {
 	return stat->state == 'Z' || stat->state == 'X' || stat->is_exiting;
@@ -423,7 +431,10 @@ static int await_number(struct gcr_restore *restore, pid_t number, struct gcr_pr
 	return result;
 }
 
-/* Checks that the number is free. @what, for the message: "pid", or "thread's number". */
+/*
+ * Checks that no process or thread has this number. @what, for the message: "pid", or "thread's
+ * number". -EBUSY.
+ */
 static int check_number(struct gcr_restore *restore, pid_t number, const char *what,
 			struct gcr_error *error)
 {
@@ -450,7 +461,7 @@ static int check_number(struct gcr_restore *restore, pid_t number, const char *w
 		what, (int)number, stat.comm, (int)stat.parent, parent.comm);
 }
 
-/* Thread ids must be free as well; they are part of the names of images. */
+/* Checks that the ids of all threads are free as well; they are part of the names of images. */
 static int check_threads(struct gcr_restore *restore, struct gcr_error *error)
 {
 	const struct gcr_manifest *manifest = restore->manifest;

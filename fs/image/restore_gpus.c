@@ -20,7 +20,7 @@ const struct gcr_manifest *gcr_restore_manifest_of(const struct gcr_restore *res
 	return member->manifest ? member->manifest : restore->manifest;
 }
 
-/* Lists the names of the vendors whose GPUs are present. */
+/* Lists the names of the vendors whose GPUs are present, for a message. */
 static void name_vendors(const struct gcr_daemon *daemon, char ret_text[64])
 {
 	size_t used = 0;
@@ -115,7 +115,7 @@ static bool is_of(const struct gcr_restore *restore, const struct gcr_vendor *ve
 	return gcr_gpus_vendor(restore->daemon->gpus, index) == vendor;
 }
 
-/* The GPU of @vendor with the lowest index. */
+/* Returns the GPU of @vendor with the lowest index. NULL: there is none. */
 static const struct gcr_gpu_info *first_of(const struct gcr_restore *restore,
 					   const struct gcr_vendor *vendor,
 					   const struct gcr_gpus_reply *reply)
@@ -263,7 +263,7 @@ static void place_others(struct gcr_restore *restore, const struct gcr_vendor *v
 		}
 }
 
-/* The destination of the contents of this GPU. */
+/* Returns the UUID of the GPU here to which the contents of the dump's GPU @uuid go. */
 static const uint8_t *place_of(const struct gcr_restore *restore, const uint8_t *uuid)
 {
 	for (unsigned int i = 0; i < restore->moves_count; i++)
@@ -294,7 +294,10 @@ static uint64_t need_of(const struct gcr_restore *restore, const uint8_t *uuid)
 	return bytes;
 }
 
-/* VRAM that CRIU's plugins take is not subject to admission (fs/engine/admission.h). */
+/*
+ * See restore_private.h. VRAM that CRIU's plugins take is not subject to admission
+ * (fs/engine/admission.h).
+ */
 int gcr_restore_check_room(struct gcr_restore *restore, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = malloc(sizeof(*reply));
@@ -328,8 +331,8 @@ int gcr_restore_check_room(struct gcr_restore *restore, struct gcr_error *error)
 }
 
 /*
- * What the driver is said to need there is kept from others while the process is thawed, so it
- * cannot be more than the GPU has.
+ * Refuses a manifest by which the driver needs more VRAM on one GPU than the GPU has here:
+ * -EOPNOTSUPP. That much VRAM is kept from others while the process is thawed.
  */
 static int check_control(const struct gcr_restore *restore, const struct gcr_manifest_gpu *then,
 			 const struct gcr_gpus_reply *reply, struct gcr_error *error)

@@ -20,7 +20,7 @@
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
 
-/* In the directory of the place, which only root can access. */
+/* Name of that separate directory in the directory of the place, which only root can access. */
 #define COPY_NAME "criu-changed"
 
 void gcr_restore_drop_images(struct gcr_restore *restore)

@@ -32,6 +32,10 @@ struct gcr_restore_held {
 	int pidfd; /* -1: the process ended before a pidfd was opened */
 };
 
+/*
+ * One restore. `lock` guards `stop`, `is_detached`, `is_over` and `waiting`; the lock of the list
+ * of restores guards `next`.
+ */
 struct gcr_restore {
 	atomic_int references;
 	struct gcr_daemon *daemon;
@@ -93,19 +97,27 @@ int gcr_restore_check_rights(const struct gcr_command *command, struct gcr_error
 int gcr_restore_check(struct gcr_restore *restore, struct gcr_error *error);
 void gcr_restore_forget_metadata(struct gcr_restore *restore);
 
-/* ---- restore_gpus.c ---- */
+/* ---- restore_gpus.c: the GPUs that the tree goes to ---- */
 
-/* The member's own manifest or, if it has none, the top-level one. */
+/*
+ * Returns the member's own manifest or, if it has none, the top-level one. It stays the restore's.
+ */
 const struct gcr_manifest *gcr_restore_manifest_of(const struct gcr_restore *restore,
 						   const struct gcr_restore_member *member);
 /*
- * Checks that the vendors' GPUs (fills in `vendors`) and the plugins that CRIU needs are present.
- * -EOPNOTSUPP, -EIO
+ * Checks that GPUs of the vendors and the plugins that CRIU needs are present. Fills in
+ * restore->vendors, and each member's vendor. -EOPNOTSUPP; -EIO: the metadata contradicts itself.
  */
 int gcr_restore_check_vendors(struct gcr_restore *restore, struct gcr_error *error);
-/* Chooses a GPU here for each GPU of the dump: fills in `moves`. -EOPNOTSUPP, -ENODEV, -E2BIG */
+/*
+ * Chooses a GPU here for each GPU of the dump: fills in restore->moves. -EOPNOTSUPP, -ENODEV,
+ * -E2BIG.
+ */
 int gcr_restore_place_gpus(struct gcr_restore *restore, struct gcr_error *error);
-/* Is there VRAM for the contents that CRIU's plugins restore? -ENOMEM, with the figures. */
+/*
+ * Checks that there is VRAM for the contents that CRIU's plugins restore. -ENOMEM, with the
+ * figures.
+ */
 int gcr_restore_check_room(struct gcr_restore *restore, struct gcr_error *error);
 
 /* ---- restore_supply.c: replacements for files that the tree shared with outside processes ---- */
@@ -130,19 +142,19 @@ void gcr_supplies_finish(struct gcr_supplies *supplies);
 /* ---- restore_images.c: the images that CRIU reads ---- */
 
 /*
- * A descriptor, which the caller closes, of the directory with the images that CRIU is to restore:
- * those of the place, without parent-death signals that would kill the tree when CRIU ends. -EIO,
- * -ENOMEM, ...; errors set @error.
+ * Returns a descriptor, which the caller closes, of the directory with the images that CRIU is to
+ * restore: those of the place, without parent-death signals that would kill the tree when CRIU
+ * ends. -EIO, -ENOMEM, ...; errors set @error.
  */
 int gcr_restore_open_images(struct gcr_restore *restore, struct gcr_error *error);
-/* CRIU has ended, or was not started: removes changed copies of images. */
+/* Removes changed copies of images. Called when CRIU has ended, or was not started. */
 void gcr_restore_drop_images(struct gcr_restore *restore);
 
 /* ---- restore_tree.c: the tree ---- */
 
 /* Runs CRIU. On success restore->root and all processes below it are stopped. */
 int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error);
-/* Enters every GPU process into the process table: frozen, with its bytes. */
+/* Enters every GPU process into the process table: frozen, with its bytes. Errors set @error. */
 int gcr_restore_adopt(struct gcr_restore *restore, struct gcr_error *error);
 /* Continues the GPU processes or, with @all, all processes. */
 void gcr_restore_let_run(struct gcr_restore *restore, bool all);
@@ -160,8 +172,8 @@ int gcr_restore_end_below(pid_t root, uint64_t root_ticks);
 void gcr_restore_signal_all(pid_t root, uint64_t root_ticks, int number);
 
 /*
- * The pid of a process that has the pid and the name of a process of @tree and has been started
- * since @since_ticks; 0: none. *ret_ticks (may be NULL): its start time.
+ * Finds a process that has the pid and the name of a process of @tree and has been started since
+ * @since_ticks. Returns its pid; 0: none. *ret_ticks (may be NULL): its start time.
  */
 pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks,
 			    uint64_t *ret_ticks);

@@ -26,7 +26,10 @@
 #define END_USEC  (60 * GCR_USEC_PER_SEC)
 #define LOOK_USEC (5 * GCR_USEC_PER_MSEC)
 
-/* The program that drains the tree's output ends a moment after the tree. */
+/*
+ * How long to wait for the program that drains the tree's output, which ends a moment after the
+ * tree.
+ */
 #define MOMENT_USEC GCR_USEC_PER_SEC
 
 static bool is_root_alive(const struct gcr_place_made *made)
@@ -57,7 +60,10 @@ pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since
 	return 0;
 }
 
-/* For a restore without a cgroup whose root CRIU had not reported yet. */
+/*
+ * Finds a process of a restore without a cgroup whose root CRIU had not reported yet, by the
+ * place's metadata. Returns its pid; 0: none.
+ */
 static pid_t find_by_metadata(struct gcr_place *place, const struct gcr_place_made *made)
 {
 	_cleanup_close_ int fd = gcr_beneath_open(place->fd, "snapshot", O_RDONLY | O_DIRECTORY);
@@ -148,7 +154,7 @@ static void go_back(struct gcr_place *place, const struct gcr_error *failed)
 	gcr_place_report(place, "recover", &error);
 }
 
-/* Places that an earlier daemon left in the state restoring, with references. */
+/* A list of places that an earlier daemon left in the state restoring, with references. */
 struct left {
 	struct gcr_place **places;
 	size_t count;
@@ -203,8 +209,8 @@ static void recover_unthawed(struct gcr_place *place, const struct gcr_place_mad
 }
 
 /*
- * The root has ended. The other processes end in a moment; if they do not, they are not ours to
- * end, and the place is marked as failed.
+ * Called when the root has ended. The other processes end in a moment; if they do not, the daemon
+ * may not end them, and the place is marked as failed.
  */
 static void look_for_rest(struct gcr_place *place, const struct gcr_place_made *made)
 {

@@ -40,9 +40,9 @@ void gcr_supplies_finish(struct gcr_supplies *supplies)
 /* ---- the log ---- */
 
 /*
- * The log is owned by root, so that the user can neither fill, truncate nor lock it. The user may
- * read the log by an access list, because the user's group may have other members. acl(5),
- * linux/posix_acl_xattr.h.
+ * The attribute with the access list of a file (acl(5), linux/posix_acl_xattr.h). The log is owned
+ * by root, so that the user can neither fill, truncate nor lock it. The user may read the log by an
+ * access list, because the user's group may have other members.
  */
 #define ACL_NAME "system.posix_acl_access"
 
@@ -197,8 +197,8 @@ static int open_socket(int *ret_ours, struct gcr_error *error)
 }
 
 /*
- * Owned by the user, who can open the pipe again by /proc/PID/fd and /dev/stdout, as before the
- * dump.
+ * Makes a pipe. Returns the end for CRIU; *ret_ours is the other end. The pipe is owned by the
+ * user, who can open it again by /proc/PID/fd and /dev/stdout, as before the dump.
  */
 static int open_pipe(const struct gcr_restore *restore, int *ret_ours, struct gcr_error *error)
 {
@@ -216,7 +216,7 @@ static int open_pipe(const struct gcr_restore *restore, int *ret_ours, struct gc
 
 /*
  * Opens the file that root names by stdio=, with the rights of the opener and the writer, however
- * few these are.
+ * few these are. Returns a descriptor or -errno.
  */
 static int open_named(const struct gcr_command *command, const char *key, struct gcr_error *error)
 {
@@ -238,7 +238,10 @@ static int open_named(const struct gcr_command *command, const char *key, struct
 	return fd;
 }
 
-/* Returns the descriptor for CRIU. *ret_ours: our end, for gpucr-drain; -1: there is none. */
+/*
+ * Makes the replacement for one file of the tree. Returns the descriptor for CRIU. *ret_ours: our
+ * end, for gpucr-drain; -1: there is none.
+ */
 static int supply(struct gcr_restore *restore, const struct gcr_tree_supply *wanted, int *ret_ours,
 		  struct gcr_error *error)
 {

@@ -37,7 +37,10 @@
 
 /* ---- the cgroup ---- */
 
-/* Returns a descriptor of cgroup.procs. -1: the tree will be in our cgroup, as the log says. */
+/*
+ * Makes the tree's cgroup. Returns a descriptor of its cgroup.procs, the caller's. -1: the tree
+ * will be in our cgroup, as the log says.
+ */
 static int make_cgroup(struct gcr_restore *restore)
 {
 	struct gcr_error error;
@@ -142,8 +145,8 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 }
 
 /*
- * The start time of @pid. -ESRCH: the process has ended; also if its pid is that of a process that
- * is older than the restore.
+ * Gets the start time of @pid. -ESRCH: the process has ended. That is so too if the pid is that of
+ * a process that is older than the restore.
  */
 static int get_ticks(const struct gcr_restore *restore, pid_t pid, uint64_t *ret_ticks)
 {
@@ -158,7 +161,10 @@ static int get_ticks(const struct gcr_restore *restore, pid_t pid, uint64_t *ret
 	return 0;
 }
 
-/* CRIU reports pids only: determines the start times, and forgets processes that have ended. */
+/*
+ * Determines the start times of the processes of which CRIU reports only the pids, and forgets
+ * processes that have ended.
+ */
 static int identify(struct gcr_restore *restore, struct gcr_error *error)
 {
 	pid_t root = restore->root;
@@ -269,7 +275,8 @@ int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error)
 /* ---- members ---- */
 
 /*
- * Has the process the pid @inside: in the tree's own pid namespace, if there is one, else in ours?
+ * Does the process have the pid @inside? That pid is one of the tree's own pid namespace if it has
+ * one, else one of ours.
  */
 static bool is_pid_of(const struct gcr_restore *restore, const struct gcr_restore_held *held,
 		      pid_t inside)
@@ -283,8 +290,8 @@ static bool is_pid_of(const struct gcr_restore *restore, const struct gcr_restor
 }
 
 /*
- * The process of the tree that had the pid @inside when dumped; NULL: there is none. The process
- * can end and its pid be reused: call has_ended() once the process has been claimed.
+ * Finds the process of the tree that had the pid @inside when it was dumped; NULL: there is none.
+ * The process can end and its pid be reused: call has_ended() once the process has been claimed.
  */
 static const struct gcr_restore_held *find_held(const struct gcr_restore *restore, pid_t inside)
 {
@@ -309,7 +316,7 @@ static const uint8_t *destination(const struct gcr_restore *restore, const uint8
 	return uuid;
 }
 
-/* Fills in the table's entry, as if the process had been frozen here. */
+/* Fills in the process table's entry of the member, as if the process had been frozen here. */
 static void fill_in(struct gcr_restore *restore, const struct gcr_restore_member *member,
 		    const struct gcr_manifest *manifest, struct gcr_snapshot *snapshot)
 {
@@ -428,8 +435,9 @@ static int forget_bytes(struct gcr_process *process, const char *generation,
 }
 
 /*
- * Claims the process for the verb. The process holds no GPU, and its library may not have connected
- * yet: until it is marked as frozen, the scan would take it for one that has released its GPU.
+ * Claims the member's process for the verb. The process holds no GPU, and its library may not have
+ * connected yet: until the process is marked as frozen, the scan would take it for one that has
+ * released its GPU.
  */
 static int adopt_process(struct gcr_restore *restore, struct gcr_restore_member *member,
 			 uint64_t start_ticks, const struct gcr_manifest *manifest,
@@ -594,7 +602,7 @@ void gcr_restore_let_run(struct gcr_restore *restore, bool all)
 			0);
 }
 
-/* Children first: no process gets another parent before it is killed. */
+/* Kills the processes, children first: so no process gets another parent before it is killed. */
 int gcr_restore_end_below(pid_t root, uint64_t root_ticks)
 {
 	_cleanup_free_ struct gcr_proc_member *tree = NULL;
@@ -640,9 +648,9 @@ int gcr_restore_end_below(pid_t root, uint64_t root_ticks)
 }
 
 /*
- * For a restore without a cgroup if CRIU has not reported the root: finds processes by their pids,
- * all of which were free when CRIU was started. With `pid=new` there is nothing to do: the
- * processes end with the init of their namespace, which was not told of CRIU's success.
+ * Ends what a restore without a cgroup has made if CRIU has not reported the root: finds processes
+ * by their pids, all of which were free when CRIU was started. With `pid=new` there is nothing to
+ * do: the processes end with the init of their namespace, which was not told of CRIU's success.
  */
 static int end_by_metadata(struct gcr_restore *restore)
 {

@@ -53,13 +53,16 @@ static char *path_of(const char *point, const char *name, int number)
 	return path;
 }
 
-/* A young cgroup may belong to another daemon that is about to use it. */
+/* Is the cgroup so young that it may belong to another daemon which is about to use it? */
 static bool is_young(const struct stat *stat)
 {
 	return time(NULL) - stat->st_mtim.tv_sec < YOUNG_SEC;
 }
 
-/* -EBUSY: the cgroup exists and is in use, or may be. */
+/*
+ * Makes the cgroup @path; an unused one of that name is removed first. -EBUSY: the cgroup exists
+ * and is in use, or may be.
+ */
 static int make_named(const char *path)
 {
 	struct stat status;
@@ -194,8 +197,8 @@ static bool has_process(const char *directory, pid_t pid)
 }
 
 /*
- * Kills the process if it is in the cgroup now. By a descriptor that was opened before that was
- * looked up: the pid that was listed before may be another process's.
+ * Kills process @pid if it is in the cgroup now. The process is opened before that is looked up:
+ * the pid that was listed before may be another process's.
  */
 static void kill_one(const char *directory, pid_t pid)
 {

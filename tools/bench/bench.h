@@ -28,7 +28,7 @@ struct bench_series {
 };
 
 void bench_series_add(struct bench_series *series, double value);
-/* Return 0 if there is no value. */
+/* Return the median, the minimum and the maximum; 0 if there is no value. */
 double bench_series_median(const struct bench_series *series);
 double bench_series_min(const struct bench_series *series);
 double bench_series_max(const struct bench_series *series);

@@ -100,7 +100,10 @@ static int measure(struct copying *copying, const char *verb, const char *path, 
 	return 0;
 }
 
-/* The copy in uses the files from the copy out, which is therefore always run. */
+/*
+ * Makes one copy out and, if wanted, one copy in. The copy in uses the files from the copy out,
+ * which is therefore always made. Rates in bytes per second.
+ */
 static int copy(struct copying *copying, double rate[BENCH_WAYS], double bare_rate[BENCH_WAYS],
 		struct gcr_error *error)
 {

@@ -66,7 +66,7 @@ static void wait_until_ready(struct exchanging *exchanging)
 				return;
 }
 
-/* Called after a swap: the program that is back verifies its memory. */
+/* Called after a swap: notes which program runs now, and lets that program verify its memory. */
 static int turn(struct exchanging *exchanging, struct gcr_error *error)
 {
 	int result;

@@ -134,7 +134,10 @@ static bool is_meant(const char *name, const char *text, size_t length)
 	return length && !strncmp(name, text, length) && (!name[length] || name[length] == '-');
 }
 
-/* "hip" is a synonym for "vmm": AMD's engine of the same kind. */
+/*
+ * Does @text (of --rows) mean this kind of row? "hip" is a synonym for "vmm": AMD's engine of the
+ * same kind.
+ */
 static bool is_kind(const struct bench_kind *kind, const char *text, size_t length)
 {
 	char copy[32];
@@ -145,7 +148,10 @@ static bool is_kind(const struct bench_kind *kind, const char *text, size_t leng
 	return is_meant(kind->name, copy, length);
 }
 
-/* "vmm" selects vmm-cold and vmm-warm, and on an existing mount vmm. */
+/*
+ * Parses the value of --rows. "vmm" selects vmm-cold and vmm-warm, and on an existing mount vmm.
+ * -EINVAL.
+ */
 static int parse_rows(const char *text, struct bench_options *options)
 {
 	memset(options->kinds, 0, sizeof(options->kinds));
@@ -179,7 +185,10 @@ static int parse_rows(const char *text, struct bench_options *options)
 	}
 }
 
-/* Rows are cold or warm with the bench's own daemons; an existing mount is used as it is. */
+/*
+ * Removes the rows that cannot be measured here. Rows are cold or warm with the bench's own
+ * daemons; an existing mount is used as it is. If no row is left, complains and returns -EINVAL.
+ */
 static int choose_rows(struct bench_options *options)
 {
 	unsigned int count = 0;
@@ -424,7 +433,10 @@ static int print_json(const struct bench *bench, const struct bench_packing *pac
 		       : bench_print_json(bench, stream);
 }
 
-/* @packing: the results if only packing was measured, or NULL. */
+/*
+ * Prints the results as text and, if wanted, as JSON. @packing: the results if only packing was
+ * measured, or NULL.
+ */
 static int print_results(const struct bench *bench, const struct bench_packing *packing)
 {
 	_cleanup_fclose_ FILE *file = NULL;
@@ -459,7 +471,7 @@ static int measure_packing(struct bench *bench)
 	return result;
 }
 
-/* All measurements except packing, which needs neither a directory nor a GPU. */
+/* Makes all measurements except packing, which needs neither a directory nor a GPU. */
 static int measure(struct bench *bench)
 {
 	struct gcr_error error = {0};

@@ -9,7 +9,7 @@
 #include "tools/bench/bench.h"
 #include "tools/bench/pack.h"
 
-/* {"median", "min", "max", "values"}; null if there are no values. */
+/* Makes {"median", "min", "max", "values"}; null if there are no values. */
 static json_t *series_json(const struct bench_series *series)
 {
 	json_t *values;

@@ -24,21 +24,21 @@
 #define GIB (UINT64_C(1) << 30)
 
 /*
- * For a command, whose size is not known in advance. Larger sizes are slower: 1 or 2 GiB went to
- * VRAM at 54.8 GB/s on an H100, but 16 GiB, also pinned by the driver, at 51 to 53.8 GB/s with any
- * number of pieces and streams.
+ * Size of the copies that measure the rate for a command, whose size is not known in advance.
+ * Larger sizes are slower: 1 or 2 GiB went to VRAM at 54.8 GB/s on an H100, but 16 GiB, also pinned
+ * by the driver, at 51 to 53.8 GB/s with any number of pieces and streams.
  */
 #define RATE_BYTES	     (8 * GIB)
 #define SIMULATED_RATE_BYTES (16 * MIB)
 
 /*
- * VRAM in addition to the program's: a context for the worker, and memory that the driver allocates
- * again at a thaw.
+ * VRAM needed in addition to the program's: a context for the worker, and memory that the driver
+ * allocates again at a thaw.
  */
 #define VRAM_MARGIN_BYTES (1536 * MIB)
 /*
- * Host memory in addition to the bytes: the control state (546 MB measured), daemon, helpers and
- * bench.
+ * Host memory needed in addition to the bytes: the control state (546 MB measured), daemon, helpers
+ * and bench.
  */
 #define HOST_MARGIN_BYTES (3 * GIB)
 
@@ -416,7 +416,7 @@ static void measure_rows(struct bench *bench, uint64_t bytes)
 			measure_row(bench, bytes, &bench_kinds[i]);
 }
 
-/* With and without the library alternately, so that drift affects both. */
+/* Measures calls with and without the library alternately, so that drift affects both. */
 static void compare_calls(struct bench *bench, const struct bench_mount *mount)
 {
 	char gpu[16], line[BENCH_LINE_MAX];
@@ -451,7 +451,7 @@ static void compare_calls(struct bench *bench, const struct bench_mount *mount)
 	}
 }
 
-/* As in use: a daemon is running and knows the program. */
+/* Measures calls as in use: a daemon is running and knows the program. */
 static void measure_calls(struct bench *bench)
 {
 	struct bench_mount mount = {0};

@@ -25,10 +25,10 @@
 #define START_USEC     (60 * GCR_USEC_PER_SEC)
 #define STOP_USEC      (100 * GCR_USEC_PER_SEC) /* the daemon waits up to 90 s for a driver call */
 #define LOOK_USEC      (20 * GCR_USEC_PER_SEC)
-/* Time for the daemon to roll back after its writer was killed, until the writer has ended. */
+/* How long to wait for the end of a writer that was killed: the daemon rolls back first. */
 #define ROLL_BACK_USEC (30 * GCR_USEC_PER_SEC)
 
-/* The result of a forked child. */
+/* The answer of a forked child, which a text follows. */
 struct answer {
 	int32_t number; /* errno */
 	uint32_t bytes; /* length of the text that follows */

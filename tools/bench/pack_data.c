@@ -21,7 +21,10 @@ static uint64_t next_random(uint64_t *state)
 	return *state;
 }
 
-/* Standard deviation 1: the sum of twelve uniform numbers is nearly normal. */
+/*
+ * Returns the next random number of a nearly normal distribution with standard deviation 1: the sum
+ * of twelve uniform ones.
+ */
 static float next_normal(uint64_t *state)
 {
 	uint32_t sum = 0;
@@ -79,8 +82,8 @@ static void fill_first_moments(uint8_t *bytes, uint64_t size)
 }
 
 /*
- * Second moments are means of squares: the decay of an optimizer determines of how many; with few
- * squares they differ more.
+ * Fills in bytes like second moments, which are means of squares: the decay of an optimizer
+ * determines of how many; with few squares they differ more.
  */
 static void fill_second_moments(uint8_t *bytes, uint64_t size)
 {
@@ -101,7 +104,10 @@ static void fill_second_moments(uint8_t *bytes, uint64_t size)
 	}
 }
 
-/* The memory of a request is used to a random point, half on average; the rest is zeros. */
+/*
+ * Fills in bytes like a cache of requests. The memory of a request is used to a random point, half
+ * on average; the rest is zeros.
+ */
 static void fill_cache(uint8_t *bytes, uint64_t size)
 {
 	float scales[CHANNELS];

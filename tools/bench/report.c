@@ -232,7 +232,7 @@ static void add_or_dash(struct table *table, const struct bench_series *series, 
 		add_cell(table, "-");
 }
 
-/* Includes only rows with parts: the driver's engine has none. */
+/* Prints the parts of the verbs, for rows that have any: those of the driver's engine have none. */
 static void print_parts(const struct bench *bench, struct table *table, FILE *stream)
 {
 	char size[32];
@@ -347,7 +347,7 @@ static void print_exchanges(const struct bench *bench, struct table *table, FILE
 	print_table(table, 1, stream);
 }
 
-/* Prints tenths of a ns for small values. */
+/* Adds a cell with a time, in tenths of a ns for small values. */
 static void add_ns(struct table *table, double ns)
 {
 	add_cell(table, "%.*f", ns < 1e4 && ns > -1e4 ? 1 : 0, ns);

@@ -351,9 +351,9 @@ static void add_parts(struct run *run)
 }
 
 /*
- * The first freeze and thaw of a program that is then frozen again. Its files are registered with
- * the driver while it is frozen; kept files stay registered. On an AMD GPU no files are registered:
- * the worker ends with the freeze.
+ * Freezes and thaws a program once that is then frozen again. Its files are registered with the
+ * driver while it is frozen; kept files stay registered. On an AMD GPU no files are registered: the
+ * worker ends with the freeze.
  */
 static int freeze_before(struct run *run, unsigned int number, struct gcr_error *error)
 {

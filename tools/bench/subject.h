@@ -20,7 +20,7 @@ int bench_role_start(const struct bench *bench, const struct bench_mount *mount,
 		     const char *const *role, struct bench_child *ret_child,
 		     struct gcr_error *error);
 
-/* The same for a role that answers once and ends. */
+/* As bench_role_start(), for a role that answers once and ends; ret_line is the answer. */
 int bench_role_once(const struct bench *bench, const struct bench_mount *mount, bool preload,
 		    const char *const *role, char ret_line[BENCH_LINE_MAX],
 		    struct gcr_error *error);

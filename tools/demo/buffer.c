@@ -75,7 +75,10 @@ static int segment_unmap(struct buffer *buffer, uint64_t index)
 	return error < 0 ? error : CU(cuMemRelease, buffer->segments[index]);
 }
 
-/* Like allocators with growing segments: reserves much address space and maps memory as needed. */
+/*
+ * Makes a buffer as allocators with growing segments do: reserves much address space and maps
+ * memory as needed.
+ */
 static int vmm_create(const struct demo *demo, struct buffer *buffer, uint64_t bytes)
 {
 	CUmemAllocationProp prop = {

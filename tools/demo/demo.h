@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by the parts of gpucr-demo: the driver's functions, the buffers, the GPUs. */
+/*
+ * Shared by the parts of gpucr-demo: the driver's functions, the buffers, the GPUs. Functions
+ * return 0 or -errno, after printing what failed.
+ */
 #ifndef GCR_TOOLS_DEMO_DEMO_H
 #define GCR_TOOLS_DEMO_DEMO_H
 

@@ -21,7 +21,10 @@
 
 #define SUM_THREADS_MAX 64
 
-/* The first checksums cover all words: several threads compute them before the first tick. */
+/*
+ * The share of one thread in the first checksums, which cover all words: several threads compute
+ * them before the first tick.
+ */
 struct sum_share {
 	const struct demo *demo;
 	uint64_t first, step;
@@ -159,7 +162,10 @@ static int buffers_create(struct demo *demo)
 	return 0;
 }
 
-/* Waits for the default streams: an endless kernel in another stream does not block them. */
+/*
+ * Waits for the default streams of all GPUs. An endless kernel in another stream does not delay
+ * that.
+ */
 static int demo_wait(const struct demo *demo)
 {
 	int error = 0;
@@ -207,7 +213,10 @@ static int gpu_close(const struct demo *demo, const struct gpu *gpu)
 	return CU(cuDevicePrimaryCtxRelease_v2, gpu->device);
 }
 
-/* After an @error the driver is not called: it may hang, and the kernel frees everything. */
+/*
+ * Frees everything. After an @error the driver is not called: it may hang, and the kernel frees
+ * everything. Returns @error, or the first error of its own.
+ */
 static int demo_close(struct demo *demo, int error)
 {
 	spin_stop();
@@ -246,7 +255,7 @@ static int part_add(struct demo *demo, struct buffer *buffer, uint64_t part, uin
 	return 0;
 }
 
-/* Each tick adds its own value to one part of each buffer. */
+/* The change of a tick: its own value is added to one part of each buffer. */
 static int demo_change(struct demo *demo, uint64_t tick)
 {
 	uint32_t value = (uint32_t)tick * GCR_DEMO_MULTIPLIER;
@@ -330,7 +339,10 @@ static int sum_check(struct demo *demo, uint64_t tick, uint64_t index, uint64_t 
 	return -EBADMSG;
 }
 
-/* Every other tick another GPU checks the buffer, if possible. */
+/*
+ * Returns the index of the GPU that checks the buffer in this tick: every other tick another GPU
+ * than the buffer's, if possible.
+ */
 static uint64_t checking_gpu(const struct demo *demo, const struct buffer *buffer, uint64_t tick)
 {
 	uint64_t next = (buffer->gpu + 1) % demo->gpu_count;

@@ -59,7 +59,7 @@ struct arguments {
 	size_t pids_count;
 };
 
-/* @commands: bit mask of the commands that take the option. */
+/* The options. `commands`: bit mask of the commands that take the option. */
 static const struct option_words {
 	const char *name;
 	bool has_value;
@@ -87,7 +87,7 @@ static int fail(const char *words, const char *what)
 	return 1;
 }
 
-/* Accepts at most 9 digits and nothing else. */
+/* Parses a number of at most 9 digits and nothing else. 0 or -EINVAL. */
 static int parse_number(const char *text, int *ret_number)
 {
 	size_t length = strspn(text, "0123456789");
@@ -109,7 +109,7 @@ static int parse_seconds(const char *text, int64_t *ret_usec)
 	return 0;
 }
 
-/* Returns 0, or the exit status plus one. */
+/* Takes one option and its value. Returns 0, or the exit status plus one. */
 static int take_option(struct arguments *arguments, const char *name, const char *value)
 {
 	struct swap_config *config = &arguments->config;
@@ -189,7 +189,7 @@ static int check_arguments(const struct arguments *arguments)
 	}
 }
 
-/* Returns 0, or the exit status plus one. */
+/* Parses the command line. Returns 0, or the exit status plus one. */
 static int parse(int argc, char **argv, struct arguments *arguments)
 {
 	int result = 0, i = 1;

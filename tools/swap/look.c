@@ -114,8 +114,8 @@ static enum swap_state state_of(const struct swap_label *label)
 }
 
 /*
- * Lines of the file: RANGE GPU KIND BYTES HELD DIRTY. A thaw takes no VRAM for managed memory,
- * which can be larger than the GPU.
+ * Adds up the VRAM of a process from its `maps`, whose lines are: RANGE GPU KIND BYTES HELD DIRTY.
+ * Managed memory is left out: a thaw takes no VRAM for it, and it can be larger than the GPU.
  */
 static void read_maps(const char *mount, const char *id, struct swap_process *process)
 {

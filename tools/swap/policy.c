@@ -214,7 +214,9 @@ static void thaw(struct look *look, const struct wanter *wanter)
 	reserve(look, wanter->process, wanter->memory);
 }
 
-/* Which candidates count: those that may be frozen now, those still in their slice too, or all. */
+/*
+ * The candidates that count: those that may be frozen now, those still in their slice too, or all.
+ */
 enum reach { REACH_NOW, REACH_SLICES, REACH_ALL };
 
 static bool is_within(const struct look *look, size_t i, enum reach reach, int64_t until_usec)
@@ -321,8 +323,8 @@ static void wait_slices(struct look *look, const struct wanter *wanter)
 }
 
 /*
- * There is enough VRAM only with a process that could not be frozen: no other process is frozen
- * before that one can be retried.
+ * Called if there is enough VRAM only with a process that could not be frozen: no other process is
+ * frozen before that one can be retried.
  */
 static void wait_unable(struct look *look, const struct wanter *wanter)
 {
@@ -397,8 +399,8 @@ static bool doubts(struct look *look, struct wanter *wanter)
 }
 
 /*
- * The figures say that the wanter does not fit. A single reading may be wrong: returns true if the
- * figures must be read again before they are believed.
+ * Called if the figures say that the wanter does not fit. A single reading may be wrong: returns
+ * true if the figures must be read again before they are believed.
  */
 static bool is_unconfirmed(struct look *look, const struct wanter *wanter)
 {

@@ -41,6 +41,7 @@ struct swap_process {
 	uint64_t kept_bytes; /* VRAM that stayed on the GPUs although the process is frozen */
 };
 
+/* The processes and GPUs of a mount at one moment. The arrays stay the caller's. */
 struct swap_situation {
 	uint64_t free_bytes[SWAP_GPUS_MAX];  /* SWAP_UNKNOWN: no figure available */
 	uint64_t total_bytes[SWAP_GPUS_MAX]; /* 0: no figure available */
@@ -78,12 +79,14 @@ enum swap_why {
 	SWAP_WHYS_COUNT,
 };
 
+/* Why a process waits, or does not. The meaning of the other fields depends on `why`. */
 struct swap_note {
 	enum swap_why why;
 	int other;
 	int64_t until_usec;
 };
 
+/* A verb that is to be carried out now. */
 struct swap_action {
 	int pid;
 	enum swap_verb verb;
@@ -115,6 +118,7 @@ void swap_policy_forget(struct swap_policy *policy);
  */
 int swap_policy_decide(struct swap_policy *policy, const struct swap_situation *situation,
 		       int64_t now_usec, struct swap_decision *decision);
+/* Reports that PID's verb has begun. */
 void swap_policy_begun(struct swap_policy *policy, int pid, const struct swap_action *action,
 		       int64_t now_usec);
 /*

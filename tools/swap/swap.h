@@ -24,6 +24,7 @@ struct swap_label {
 	bool has_verb;
 };
 
+/* The last state of the mount that was read. swap_view_finish() frees it. */
 struct swap_view {
 	struct swap_situation situation;
 	struct swap_process *processes;

@@ -450,7 +450,10 @@ static int open_signals(void)
 	return signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-/* One pass of the loop. Returns the number of a signal that ends the loop, or 0. */
+/*
+ * Makes one pass of the loop. Returns the number of a signal that ends the loop, or 0. *is_absent:
+ * no daemon has answered, which has been reported.
+ */
 static int turn(struct watch *watch, bool *is_absent)
 {
 	int64_t until_usec = gcr_clock_usec() + MOUNT_USEC;

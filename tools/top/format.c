@@ -36,7 +36,7 @@ static void print_duration(uint64_t usec, char *text, size_t size)
 		snprintf(text, size, "%.*fs", usec < 10000000 ? 3 : 1, (double)usec / 1e6);
 }
 
-/* In powers of ten, as usual for links. */
+/* Prints a rate in powers of ten, as usual for links. */
 static void print_rate(uint64_t bytes, uint64_t usec, char *text, size_t size)
 {
 	double rate;
@@ -141,7 +141,7 @@ COLUMN(thaw_rate)
 	print_rate(process->thaw_bytes, process->thaw_usec, text, TEXT_BYTES);
 }
 
-/* Prints the size, and the size when packed. */
+/* Prints the size of the packed bytes, and the size that they have when packed. */
 COLUMN(packed)
 {
 	print_size(process->packed_bytes, text, TEXT_BYTES);
@@ -153,7 +153,10 @@ COLUMN(packed)
 
 #undef COLUMN
 
-/* Columns that a daemon may not support: shown if any process has a value. */
+/*
+ * The field of a column that a daemon may not support: the column is shown if any process has a
+ * value.
+ */
 #define NUMBER(name) (1 + offsetof(struct top_process, name))
 
 static const struct column {
@@ -297,7 +300,7 @@ void top_print_store(const struct top_view *view, char ret_line[TOP_LINE_BYTES])
 	snprintf(ret_line, TOP_LINE_BYTES, "%s of %s, pool %s, kept %s", used, total, pool, kept);
 }
 
-/* Unknown figures count as 0. */
+/* Returns the figure, or 0 if it is unknown. */
 static uint64_t known(uint64_t bytes)
 {
 	return bytes == TOP_UNKNOWN ? 0 : bytes;

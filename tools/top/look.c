@@ -126,7 +126,7 @@ static bool is_name(const char *id)
 	return *id && *id != '.' && !strchr(id, '/');
 }
 
-/* Reads values that only the owner may read; for other users' processes they are unknown. */
+/* Reads the values that only the owner may read; for other users' processes they stay unknown. */
 static void look_inside(int directory, struct top_process *process)
 {
 	char path[TOP_WORD_BYTES + sizeof("/status")];

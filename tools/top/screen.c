@@ -25,7 +25,7 @@
 #define BAR_BYTES_MAX 256
 #define VERBS_MAX     16 /* under way at once; the results of more are not reported */
 
-/* Bars have the colours of their cells, lines the colour of their state. */
+/* The colours: bars have those of their cells, lines that of their state. */
 enum { COLOUR_NONE, COLOUR_GOOD, COLOUR_HELD, COLOUR_MOVING, COLOUR_BAD };
 
 static const struct state_colour {
@@ -272,7 +272,7 @@ static void draw_bottom(const struct screen *screen)
 	attroff(A_REVERSE);
 }
 
-/* The terminal's size may change without a SIGWINCH to this process. */
+/* Adapts to the terminal's size, which may change without a SIGWINCH to this process. */
 static void fit(void)
 {
 	struct winsize size;
@@ -450,7 +450,7 @@ static void take_signals(void)
 		sigaction(numbers[i], &action, NULL);
 }
 
-/* Without colours all pairs look the same. */
+/* Sets up the colours, if the terminal has any: without them all look the same. */
 static void start_colours(void)
 {
 	static const short colours[] = {[COLOUR_GOOD] = COLOR_GREEN,

@@ -100,7 +100,7 @@ struct top_layout {
 /* Chooses the columns that have values and fit into @width (0: no limit). */
 void top_layout_make(const struct top_view *view, size_t width, struct top_layout *ret_layout);
 
-/* The lines have no newline and no trailing blanks. */
+/* Print one line of the table, without a newline and without trailing blanks. */
 void top_print_header(const struct top_layout *layout, char ret_line[TOP_LINE_BYTES]);
 void top_print_process(const struct top_layout *layout, const struct top_process *process,
 		       char ret_line[TOP_LINE_BYTES]);

@@ -160,9 +160,9 @@ static uint64_t whole_chunks(uint64_t offset)
 }
 
 /*
- * Finds the data at or after @offset. A file system without holes reports everything as data, or
- * reports an error. On tmpfs finding the next hole takes a search page by page: done only once for
- * all pieces of the same data.
+ * Finds the data at or after @offset, and notes in @reader where it begins and ends. A file system
+ * without holes reports everything as data, or reports an error. On tmpfs finding the next hole
+ * takes a search page by page: this is done only once for all pieces of the same data.
  */
 static void find_data(struct reader *reader, uint64_t offset)
 {

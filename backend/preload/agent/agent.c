@@ -73,7 +73,10 @@ static void set_phase(enum gcr_preload_phase phase)
 		__atomic_store_n(&page->phase, (uint32_t)phase, __ATOMIC_RELEASE);
 }
 
-/* Counts all threads that sleep on held managed memory as one thread that wants the GPU. */
+/*
+ * Counts in the page all threads that sleep on held managed memory as one thread that wants the
+ * GPU.
+ */
 static void count_touch(void)
 {
 	struct gcr_page *page = gcr_gate_page();
@@ -124,7 +127,10 @@ static int handle_open(const struct gcr_message *message, struct answer *answer)
 	return 0;
 }
 
-/* As gcr_memory_describe(), but appends the managed extents. *@ret_device_count: DEVICE extents. */
+/*
+ * As gcr_memory_describe(), but also appends the managed extents. *ret_device_count: the number of
+ * DEVICE extents, which come first.
+ */
 static ssize_t describe(struct gcr_extent *extents, size_t room, size_t *ret_device_count)
 {
 	ssize_t device_count = gcr_memory_describe(extents, room);
@@ -165,7 +171,10 @@ static int list(const struct gcr_message *message, struct answer *answer)
 	return 0;
 }
 
-/* Gets the range of a message. The range must lie in [first, end) and have one descriptor each. */
+/*
+ * Gets the range of a message, which must lie in [first, end), and for each extent of which the
+ * message must have a descriptor. -EINVAL.
+ */
 static int get_range(const struct gcr_message *message, size_t first, size_t end,
 		     struct gcr_range *ret_range, struct gcr_error *error)
 {
@@ -306,8 +315,10 @@ static int prepare(const struct gcr_message *message, struct answer *answer)
 	return gcr_managed_prepare(&answer->error);
 }
 
-/* Hands over all memory. If managed memory is held after a failure, the daemon sends TAKE_BACK,
- * with the threads stopped. */
+/*
+ * HAND_OVER: frees the managed memory, sends the descriptors of all other memory, and unmaps that.
+ * If managed memory is held after a failure, the daemon sends TAKE_BACK, with the threads stopped.
+ */
 static int move_out(uint32_t sequence, struct gcr_error *error)
 {
 	int r = gcr_managed_out(error);
@@ -514,8 +525,9 @@ static int handle(const struct gcr_message *message, struct answer *answer)
 }
 
 /*
- * A request failed because the driver has ended with the program. The memory that was taken out is
- * not needed any more, and threads that wait at the gate may be on the way to exit: opens the gate.
+ * Called when a request has failed because the driver has ended with the program. The memory that
+ * was taken out is not needed any more, and threads that wait at the gate may be on the way to
+ * exit: opens the gate. Returns -ESRCH.
  */
 static int let_program_go(struct answer *answer)
 {
@@ -531,7 +543,10 @@ static int let_program_go(struct answer *answer)
 
 /* ---- without a daemon ---- */
 
-/* Handles the loss of the daemon: undoes everything that does not need a daemon. */
+/*
+ * Handles the loss of the daemon: undoes everything that can be undone without a daemon. For the
+ * rest, a period of grace begins.
+ */
 static void lose_daemon(void)
 {
 	gcr_connection_close();
@@ -555,7 +570,10 @@ static void wait_a_while(void)
 	nanosleep(&pause, NULL);
 }
 
-/* No daemon has connected in time: takes the memory back, since the descriptors are still here. */
+/*
+ * Called when no daemon has connected in time: takes the memory back, since the descriptors are
+ * still here. On failure the next call tries again.
+ */
 static void end_grace(void)
 {
 	struct gcr_error error;
@@ -603,7 +621,10 @@ static void send_result(const struct gcr_message *message, int r, struct answer 
 		lose_daemon();
 }
 
-/* As gcr_message_close_fds(), but a child forked in the middle finds no closed descriptor. */
+/*
+ * Closes the message's descriptors as gcr_message_close_fds() does, but each is set to -1 first: a
+ * child forked in the middle finds no closed descriptor.
+ */
 static void close_fds(struct gcr_message *message)
 {
 	for (size_t i = 0; i < message->fds_count; i++) {
@@ -632,7 +653,7 @@ static void serve(struct gcr_message *message)
 	gcr_park_wait(agent.park_limit_ms);
 }
 
-/* A thread wants the GPU: tells the daemon, which then reads the page. */
+/* A thread wants the GPU: empties the pipe and tells the daemon, which then reads the page. */
 static void drain_wakeup(void)
 {
 	gcr_wakeup_drain();

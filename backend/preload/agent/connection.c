@@ -100,9 +100,10 @@ static int connect_to(const struct sockaddr_un *place)
 }
 
 /*
- * Another user's XDG_RUNTIME_DIR may be set (in a shell of root's, for instance), and that user may
- * listen there. The library registers only with a daemon of root or of the program's own user,
- * since the daemon gets all memory of the program.
+ * Does the process at the other end belong to root or to the program's own user? Another user's
+ * XDG_RUNTIME_DIR may be set (in a shell of root's, for instance), and that user may listen there.
+ * The library registers with no daemon of another user, since the daemon gets all memory of the
+ * program.
  */
 static bool may_be_daemon(int fd)
 {

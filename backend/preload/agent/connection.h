@@ -18,8 +18,10 @@
  * the program's threads may change it later. */
 void gcr_connection_prepare(void);
 
-/* Connects to a daemon and registers. Never blocks. -errno: there is no daemon, or the daemon
- * cannot take a connection now. */
+/*
+ * Connects to a daemon and registers, with the library's phase and the generation of its freeze.
+ * Never blocks. -errno: there is no daemon, or the daemon cannot take a connection now.
+ */
 int gcr_connection_open(enum gcr_preload_phase phase, const char *generation);
 
 bool gcr_connection_is_open(void);

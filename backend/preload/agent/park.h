@@ -13,12 +13,12 @@
 #include "lib/error.h"
 
 /*
- * Check that nothing else of the library prevents a dump (-EOPNOTSUPP, with a message), and mark
+ * Checks that nothing else of the library prevents a dump (-EOPNOTSUPP, with a message), and marks
  * the page as parked.
  */
 int gcr_park_begin(struct gcr_error *error);
 
-/* With the socket closed: wait until parking ends, for at most @limit_ms. */
+/* Waits until parking ends, for at most @limit_ms. Called with the socket closed. */
 void gcr_park_wait(uint32_t limit_ms);
 
 #endif

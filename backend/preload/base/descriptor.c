@@ -44,7 +44,9 @@ static bool same_limit(const struct rlimit *one, const struct rlimit *other)
 	return one->rlim_cur == other->rlim_cur && one->rlim_max == other->rlim_max;
 }
 
-/* The caller holds raised.lock, here and in lower(). */
+/*
+ * Sets the soft limit to the hard one, in @limit. Lock: raised, here and in lower(). 0 or -errno.
+ */
 static int raise_to_hard(const struct rlimit *limit)
 {
 	raised.before = *limit;
@@ -62,7 +64,10 @@ static void lower(void)
 		setrlimit(RLIMIT_NOFILE, &raised.before);
 }
 
-/* F_DUPFD_CLOEXEC from @start on; raises the soft limit if needed. The caller holds raised.lock. */
+/*
+ * Duplicates @fd, close-on-exec, to the first free number from @start on; raises the soft limit if
+ * needed. Lock: raised. Returns the number or -errno.
+ */
 static int duplicate(int fd, rlim_t start, const struct rlimit *limit)
 {
 	int high = fcntl(fd, F_DUPFD_CLOEXEC, (int)start);
@@ -80,7 +85,7 @@ static int duplicate(int fd, rlim_t start, const struct rlimit *limit)
 	return high;
 }
 
-/* The number from which to look for a free one first. */
+/* Returns the number from which to look for a free one first. */
 static rlim_t first_choice(const struct rlimit *limit)
 {
 	rlim_t soft = limit->rlim_cur;
@@ -106,7 +111,10 @@ static int duplicate_high(int fd)
 	return high;
 }
 
-/* If the limits leave no number above FD_SETSIZE, uses one in the highest sixteenth below that. */
+/*
+ * Duplicates @fd to a high number. If the limits leave none above FD_SETSIZE, uses one in the
+ * highest sixteenth of those below it.
+ */
 static int duplicate_anywhere(int fd)
 {
 	struct rlimit limit;

@@ -30,7 +30,10 @@ int gcr_descriptor_take(int *fd);
  */
 int gcr_descriptor_keep(int fd, struct gcr_descriptor *ret_descriptor);
 
-/* The same for the few indispensable descriptors: a lower number where the limits require that. */
+/*
+ * As gcr_descriptor_keep(), for the few indispensable descriptors: uses a lower number where the
+ * limits require that.
+ */
 int gcr_descriptor_keep_anywhere(int fd, struct gcr_descriptor *ret_descriptor);
 
 /* Does the descriptor still refer to the same file? */

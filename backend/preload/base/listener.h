@@ -15,20 +15,21 @@
 #include "backend/cuda/cuda_api.h"
 
 /*
- * In the child of a fork, before any other code of the library: drop the state, which is the
+ * Told in the child of a fork, before any other code of the library: drop the state, which is the
  * parent's. Async-signal-safe: another thread of the parent may have held any lock. Descriptors are
  * closed; memory is not freed.
  */
 typedef void gcr_listener_fork(void);
 
 /*
- * A context was destroyed or reset, and everything made in it is gone. Called inside the gate.
+ * Told when a context was destroyed or reset, and everything made in it is gone. Called inside the
+ * gate.
  */
 typedef void gcr_listener_context_gone(CUcontext context);
 
 /*
- * A green context was destroyed. Memory that was allocated in it belongs to the primary context and
- * stays. Another context may have got this handle already.
+ * Told when a green context was destroyed. Memory that was allocated in it belongs to the primary
+ * context and stays. Another context may have got this handle already.
  */
 typedef void gcr_listener_green_gone(CUcontext context);
 
@@ -38,7 +39,7 @@ typedef void gcr_listener_green_gone(CUcontext context);
  */
 typedef void gcr_listener_primary_gone(CUdevice device);
 
-/* A stream of the program's own is about to be destroyed. Called inside the gate. */
+/* Told when a stream of the program's own is about to be destroyed. Called inside the gate. */
 typedef void gcr_listener_stream_gone(CUstream stream);
 
 /* HIP only: the first call that passes the gate; told once, before it passes. Keeps errno. */

@@ -59,7 +59,10 @@
 
 #define GCR_PRELOAD_VERSION 3
 
-/* From now on call gcr_preload_forget() in the children of fork(2). */
+/*
+ * Called before there is state that a child must not use: from now on gcr_preload_forget() is
+ * called in the children of fork(2).
+ */
 void gcr_preload_expect_fork(void);
 
 /*
@@ -69,7 +72,7 @@ void gcr_preload_expect_fork(void);
  */
 bool gcr_preload_is_copy(void);
 
-/* In a child: drop all state that belongs to the parent. */
+/* Drops all state that belongs to the parent. Called in a child. */
 void gcr_preload_forget(void);
 
 /*
@@ -78,7 +81,7 @@ void gcr_preload_forget(void);
  */
 void *gcr_preload_dlsym_target(void *handle, const char *name, const void *caller);
 
-/* The same for a call that the other preload library has passed on. */
+/* As gcr_preload_dlsym_target(), for a call that the other preload library has passed on. */
 void *gcr_preload_last_target(void *handle, const char *name, const void *caller);
 
 /*

@@ -71,7 +71,7 @@ void gcr_wakeup_drain(void)
 		;
 }
 
-/* CRIU gives a pipe another inode, the same for both ends. */
+/* See wakeup.h. CRIU gives a pipe another inode, the same for both ends. */
 void gcr_wakeup_restored(void)
 {
 	struct stat reader, writer;

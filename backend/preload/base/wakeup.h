@@ -7,15 +7,15 @@
 #ifndef GCR_PRELOAD_WAKEUP_H
 #define GCR_PRELOAD_WAKEUP_H
 
-/* Make the pipe, before there is an agent. */
+/* Makes the pipe. Called before there is an agent. */
 void gcr_wakeup_prepare(void);
 
-/* Any thread, also in a signal handler. Never blocks. */
+/* Wakes the agent. Any thread may call this, also in a signal handler. Never blocks. */
 void gcr_wakeup_send(void);
 
 /*
- * For the agent: the descriptor to poll, -1 if there is none; and draining the pipe once it is
- * readable.
+ * For the agent: returns the descriptor to poll, -1 if there is none; and empties the pipe once it
+ * is readable.
  */
 int gcr_wakeup_fd(void);
 void gcr_wakeup_drain(void);

@@ -34,7 +34,7 @@ enum gcr_entry gcr_entry_find(const char *symbol)
 	return GCR_ENTRIES;
 }
 
-/* True for cuMemAlloc; false for cudaMalloc and cublasCreate. */
+/* See entry_points.h. True for cuMemAlloc; false for cudaMalloc and cublasCreate. */
 bool gcr_entry_is_drivers_name(const char *name)
 {
 	const size_t length = strlen(PREFIX);

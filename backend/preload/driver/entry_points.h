@@ -55,10 +55,10 @@ struct gcr_entry_point {
 	enum gcr_entry_class class;
 };
 
-/* Sorted by symbol. */
+/* All entry points, sorted by symbol. */
 extern const struct gcr_entry_point gcr_entry_points[GCR_ENTRIES];
 
-/* What the program calls instead of the driver's functions; NULL for GCR_ENTRY_FREE. */
+/* The functions that the program calls instead of the driver's; NULL for GCR_ENTRY_FREE. */
 extern void *const gcr_entry_wrappers[GCR_ENTRIES];
 
 /* Returns the entry point with this exported name; GCR_ENTRIES if there is none. */

@@ -17,7 +17,7 @@
 
 #define INIT GCR_ENTRY_hipInit
 
-/* The newest first; a program is linked with one. */
+/* Names of the driver's library, the newest first; a program is linked with one of them. */
 static const char *const libraries[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
 					"libamdhip64.so"};
 #else
@@ -73,7 +73,10 @@ static bool is_ours(const void *function)
 	       info.dli_fbase == own.dli_fbase;
 }
 
-/* Not this library's own dlopen(3), which is there for the program's calls. */
+/*
+ * Opens a library that is loaded already, by the C library's dlopen(3): this library's own is there
+ * for the program's calls.
+ */
 static void *open_loaded(const char *name, int flags)
 {
 	static _Atomic(void *) known;
@@ -82,7 +85,10 @@ static void *open_loaded(const char *name, int flags)
 	return real ? real(name, RTLD_LAZY | RTLD_NOLOAD | flags) : NULL;
 }
 
-/* A handle of the driver's library, which the caller closes; NULL if it is not loaded. */
+/*
+ * Returns a handle of the driver's library, which the caller closes; NULL: it is not loaded.
+ * @function: one of the driver's functions, by which a library of another name is found; or NULL.
+ */
 static void *open_driver(void *function, int flags)
 {
 	void *library = NULL;
@@ -99,7 +105,8 @@ static void *open_driver(void *function, int flags)
 }
 
 /*
- * Fill in gcr_reals[]. Clears dlerror(), so that the program does not see an error of this lookup.
+ * Fills in gcr_reals[] if the driver is loaded. Clears dlerror(), so that the program does not see
+ * an error of this lookup.
  */
 static void find(void *function, int flags)
 {

@@ -56,7 +56,7 @@ static void set_count(uint32_t now)
 		__atomic_store_n(&page->captures, now, __ATOMIC_RELAXED);
 }
 
-/* The caller holds captures.lock. */
+/* Removes entry @i from the list. Lock: captures. */
 static void remove_at(uint32_t i)
 {
 	captures.list[i] = captures.list[captures.count - 1];
@@ -70,7 +70,10 @@ static CUstream plain(CUstream stream, bool per_thread)
 	return per_thread ? CU_STREAM_PER_THREAD : DEFAULT_STREAM;
 }
 
-/* The caller holds captures.lock. CU_STREAM_PER_THREAD is another stream in each thread. */
+/*
+ * Is @stream, as this thread names it, the stream of the capture? CU_STREAM_PER_THREAD is another
+ * stream in each thread. Lock: captures.
+ */
 static bool is_same(const struct capture *capture, CUstream stream)
 {
 	return capture->stream == stream &&
@@ -101,7 +104,7 @@ static void add(CUstream stream)
 	insert(&capture);
 }
 
-/* Returns false if the list has no capture of this stream. */
+/* Removes the capture of this stream from the list. False: the list has none. */
 static bool take_out(CUstream stream, struct capture *ret_capture)
 {
 	if (count() == 0)
@@ -271,8 +274,11 @@ BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph, false)
  * call another thread may begin a capture in the same stream, or in a new one with the same handle.
  */
 
-/* After an error the entry is put back if the stream is still capturing: ending a capture that was
- * invalidated returns an error but ends it; ending one from the wrong thread does not. */
+/*
+ * Ends a capture by @real. After an error the entry is put back if the stream is still capturing:
+ * ending a capture that was invalidated returns an error but ends it; ending one from the wrong
+ * thread does not.
+ */
 static CUresult end(__typeof__(cuStreamEndCapture) *real, CUstream stream, bool per_thread,
 		    CUgraph *graph)
 {

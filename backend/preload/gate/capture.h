@@ -8,6 +8,7 @@
 
 #include "backend/cuda/cuda_api.h"
 
+/* Does the program have an open capture? */
 bool gcr_captures_open(void);
 
 /* For the agent, when no thread is inside a driver call: asks the driver about each known capture,

@@ -21,7 +21,7 @@
 #define EXIT_ENTRY cuInit
 #endif
 
-/* One macro more, so that EXIT_ENTRY is expanded before GCR_GATE() pastes it. */
+/* A macro that expands EXIT_ENTRY before GCR_GATE() pastes it. */
 #define PASS_GATE(entry) GCR_GATE(entry)
 
 static _Atomic(bool) is_ending;

@@ -42,6 +42,7 @@ struct gcr_gate_pass {
 int gcr_gate_stop_cancel(void);
 void gcr_gate_let_cancel(const int *before);
 
+/* Enter the gate for the call of @entry, which may block, and leave it. See GCR_GATE(). */
 struct gcr_gate_pass gcr_gate_enter(enum gcr_entry entry);
 void gcr_gate_leave(struct gcr_gate_pass *pass);
 

@@ -30,7 +30,7 @@
 #define VERIFY_AGAIN_USEC (256 * GCR_USEC_PER_MSEC)
 #define RETREAT_USEC	  1000 /* first limit for blocking threads that may be the driver's */
 
-/* The limits of a wait, and its progress. */
+/* The limits of a wait, and its progress. Times in microseconds, monotonic. */
 struct patience {
 	int64_t deadline_usec;
 	int wake_fd;
@@ -209,7 +209,7 @@ static int close_between_captures(struct patience *patience, struct gcr_error *e
 	return r;
 }
 
-/* For @usec, lets threads pass that may be the driver's. */
+/* Lets threads pass that may be the driver's, for @usec. */
 static int let_through(struct patience *patience, int64_t usec, struct gcr_error *error)
 {
 	int64_t until_usec = gcr_clock_usec() + usec;

@@ -50,7 +50,7 @@ static size_t count_all(void)
 	return __atomic_load_n(&greens.count, __ATOMIC_ACQUIRE);
 }
 
-/* The caller holds greens.lock. */
+/* Removes entry @i from the list. Lock: greens. */
 static void remove_at(size_t i)
 {
 	greens.list[i] = greens.list[greens.count - 1];
@@ -102,7 +102,10 @@ static bool get(size_t i, struct green *ret_green)
 	return true;
 }
 
-/* Removes the entry at @i if its green context is destroyed; the work may still be running. */
+/*
+ * Removes the entry at @i if its green context is destroyed; its work may still be running. False:
+ * it is not.
+ */
 static bool take_destroyed(size_t i, struct green *ret_green)
 {
 	GCR_LOCK_SCOPE(&greens.lock);
@@ -196,7 +199,10 @@ static void destroy_event(CUevent event)
 		destroy(event);
 }
 
-/* The caller has made the owner current. */
+/*
+ * Makes an event behind all work of the green context. The caller has made the owner current and
+ * destroys *ret_event.
+ */
 static CUresult record(const struct green *green, CUevent *ret_event)
 {
 	__typeof__(cuEventCreate) *create = GCR_REAL(cuEventCreate);
@@ -219,7 +225,10 @@ static CUresult record(const struct green *green, CUevent *ret_event)
 
 /* ---- for the agent ---- */
 
-/* The caller has made the owner current, here and below. */
+/*
+ * Waits for an event of the green context. The caller has made the owner current, here and in the
+ * next functions. Returns as gcr_event_wait().
+ */
 static int wait_for_event(const struct green *green, CUevent event, gcr_pause *pause,
 			  void *patience, struct gcr_error *error)
 {
@@ -296,8 +305,10 @@ static bool has_ended(const struct green *green)
 	return ended;
 }
 
-/* Drops destroyed green contexts whose work has ended. Relaxed mode, as querying an event would
- * break captures of other threads. */
+/*
+ * Drops destroyed green contexts whose work has ended. Uses the relaxed mode, as querying an event
+ * would otherwise break captures of other threads.
+ */
 static void sweep(void)
 {
 	__typeof__(cuThreadExchangeStreamCaptureMode) *exchange =

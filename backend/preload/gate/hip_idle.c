@@ -49,7 +49,7 @@ static struct {
 	CUresult result;
 } idle;
 
-/* Was the GPU used by the program? Waiting for an unused one might create queues there. */
+/* Has the program used the GPU? Waiting for an unused one might create queues there. */
 static bool is_used(int device)
 {
 	__typeof__(cuDevicePrimaryCtxGetState) *get_state = GCR_REAL(cuDevicePrimaryCtxGetState);

@@ -93,7 +93,10 @@ static int choose_fence(void)
 	return 0;
 }
 
-/* In a child that a signal handler has forked since start_wanting() nothing is counted. */
+/*
+ * Undoes start_wanting(). In a child that a signal handler has forked since then nothing is
+ * counted.
+ */
 static void stop_wanting(void)
 {
 	if (!gcr_thread.wanting)
@@ -102,7 +105,10 @@ static void stop_wanting(void)
 	__atomic_fetch_sub(&gcr_gate_page()->wanting, 1, __ATOMIC_SEQ_CST);
 }
 
-/* The thread ends; it may have been cancelled in a call, or at the closed gate. */
+/*
+ * Called when the thread ends (it may have been cancelled in a call, or at the closed gate): gives
+ * its slot back.
+ */
 static void give_slot_back(void *slot)
 {
 	struct gcr_page_slot *own = slot;
@@ -351,9 +357,9 @@ static bool has_drivers_name(void)
 }
 
 /*
- * May this be a thread of the driver's, which runs functions of the program? Recognised are
- * "cuda-EvtHandlr" and "cuda00001400006", and the thread that runs host functions, also those of
- * graphs, which has the program's name (580.159).
+ * Does this thread look like one of the driver's, which runs functions of the program? Recognised
+ * are "cuda-EvtHandlr" and "cuda00001400006", and the thread that runs host functions, also those
+ * of graphs, which has the program's name (580.159).
  */
 static bool may_be_drivers(void)
 {
@@ -374,7 +380,7 @@ static bool only_looks(enum gcr_entry entry)
 }
 
 /*
- * Report to the daemon that this thread wants the GPU. True: the caller must call stop_wanting().
+ * Reports to the daemon that this thread wants the GPU. True: the caller must call stop_wanting().
  */
 static bool start_wanting(enum gcr_entry entry)
 {
@@ -430,7 +436,10 @@ static void go_out(void)
 		gcr_thread_leave_counted();
 }
 
-/* Enter the gate. *ret_wants: the thread has had to wait, and is reported as wanting the GPU. */
+/*
+ * Enters the gate; blocks while the gate is closed. Returns whether this is the outermost call.
+ * *ret_wants: the thread has had to wait, and is reported as wanting the GPU.
+ */
 static bool enter(enum gcr_entry entry, bool *ret_wants)
 {
 	uint32_t level;

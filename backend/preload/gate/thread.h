@@ -40,7 +40,10 @@ enum gcr_gate_level {
 };
 extern uint32_t gcr_gate_closed; /* enum gcr_gate_level */
 
-/* All but the ordinary case: no slot, a nested call, a closed gate. Keeps errno. */
+/*
+ * gcr_thread_enter() in all but the ordinary case: no slot, a nested call, a closed gate. Keeps
+ * errno.
+ */
 bool gcr_thread_enter_slowly(enum gcr_entry entry);
 /* gcr_thread_leave() and gcr_thread_submitted() for a thread without a slot. */
 void gcr_thread_leave_counted(void);
@@ -61,9 +64,10 @@ bool gcr_threads_held(void);
 #define gcr_likely(condition) __builtin_expect(!!(condition), 1)
 
 /*
- * Returns whether this is the outermost call of the thread. The processor may reorder the store to
- * `inside` and the load of the gate: the thread that closes the gate orders them, for all threads,
- * by membarrier(2). If that is not available for a thread, the thread has no slot.
+ * Enters the gate. Returns whether this is the outermost call of the thread. The processor may
+ * reorder the store to `inside` and the load of the gate: the thread that closes the gate orders
+ * them, for all threads, by membarrier(2). If that is not available for a thread, the thread has no
+ * slot.
  */
 static inline __attribute__((always_inline)) bool gcr_thread_enter(enum gcr_entry entry)
 {
@@ -91,7 +95,7 @@ static inline __attribute__((always_inline)) void gcr_thread_leave(bool outermos
 		gcr_thread_leave_counted();
 }
 
-/* Record that the call submits work to the GPU. */
+/* Records that the call submits work to the GPU. */
 static inline __attribute__((always_inline)) void gcr_thread_submitted(void)
 {
 	struct gcr_page_slot *slot = gcr_thread.slot;
@@ -105,8 +109,8 @@ static inline __attribute__((always_inline)) void gcr_thread_submitted(void)
 }
 
 /*
- * Record that the call asked whether work has ended, and that it has. A thread that asks again, and
- * has submitted none since, may only be polling now and then: it is not reported as wanting the
+ * Records that the call asked whether work has ended, and that it has. A thread that asks again,
+ * and has submitted none since, may only be polling now and then: it is not reported as wanting the
  * GPU.
  */
 static inline __attribute__((always_inline)) void gcr_thread_answered(void)

@@ -11,8 +11,10 @@
 #include "backend/preload/memory/shared_object.h"
 #include "lib/cleanup.h"
 
-/* The result of a call that the library refuses. HIP keeps each thread's last error, so HIP has to
- * be given a call that it refuses (@asked). */
+/*
+ * The result of a call that the library refuses. HIP keeps each thread's last error, so HIP has to
+ * be given a call that it refuses, whose result is @asked.
+ */
 #define INVALID_ADDRESS 512
 #ifdef GCR_HIP
 #define REFUSAL(asked) (asked)

@@ -20,7 +20,10 @@
 #include "backend/rocm/hip_api.h"
 #include "lib/cleanup.h"
 
-/* With an unsuitable version HIP keeps all memory, and none could be taken out: an obstacle. */
+/*
+ * Notes an obstacle if the version of HIP is unsuitable: with such a version HIP keeps all memory,
+ * and none could be taken out.
+ */
 static void look_at_version(void)
 {
 	/* GCR_REAL() searches HIP's library; gcr_hip_version() is of the last one searched. */
@@ -71,7 +74,10 @@ static bool is_wrapper(const void *function)
 	return false;
 }
 
-/* HIP looks functions up by the library's dlsym, so *function is usually a wrapper already. */
+/*
+ * Replaces *function, HIP's answer for @name, by its wrapper. HIP looks functions up by the
+ * library's dlsym, so *function is usually a wrapper already.
+ */
 static void substitute(const char *name, void **function)
 {
 	enum gcr_entry entry;

@@ -24,7 +24,7 @@
 
 #if GCR_PRELOAD_DLSYM
 
-/* A cheap test that is true for the names of all wrapped entry points. */
+/* Can @name be that of a wrapped entry point? A cheap test. */
 static bool has_prefix(const char *name)
 {
 #ifdef GCR_HIP
@@ -34,7 +34,7 @@ static bool has_prefix(const char *name)
 #endif
 }
 
-/* No driver is loaded: fails, with a dlerror() message, as without the library. */
+/* Answers while no driver is loaded: fails, with a dlerror() message, as without the library. */
 static void *answer_absent(void *handle, const char *name)
 {
 	void *nothing = gcr_real_dlsym()(RTLD_NEXT, name);
@@ -52,7 +52,9 @@ static void *wrap(enum gcr_entry entry, void *function)
 	return function && wrapper && gcr_reals_is(entry, function) ? wrapper : function;
 }
 
-/* A look-up in one library, for which the caller does not matter. */
+/*
+ * Answers a look-up of a wrapped entry point in one library, for which the caller does not matter.
+ */
 static void *answer_wrapped(void *handle, const char *name)
 {
 	enum gcr_entry entry = gcr_entry_find(name);
@@ -64,7 +66,9 @@ static void *answer_wrapped(void *handle, const char *name)
 	return wrap(entry, found);
 }
 
-/* For names of the driver's that entry_points.def lacks, and names of other libraries. */
+/*
+ * Answers a look-up of a name of the driver's that entry_points.def lacks, or of another library.
+ */
 static void *answer_unknown(void *handle, const char *name)
 {
 	void *found = gcr_real_dlsym()(handle, name);
@@ -77,7 +81,10 @@ static void *answer_unknown_next(void *handle, const char *name)
 	return answer_unknown(RTLD_DEFAULT, name);
 }
 
-/* For RTLD_NEXT from an object behind this library, where only the driver's would be found. */
+/*
+ * Answers RTLD_NEXT from an object behind this library, where only the driver's function would be
+ * found.
+ */
 static void *answer_own(void *handle, const char *name)
 {
 	return gcr_entry_wrappers[gcr_entry_find(name)];
@@ -165,7 +172,10 @@ void *gcr_preload_last_target(void *handle, const char *name, const void *caller
 	return handle == RTLD_NEXT && is_behind_us(caller) ? (void *)answer_own : (void *)real;
 }
 
-/* A weak symbol: a look-up by dlsym could happen inside malloc(3), and calls malloc on failure. */
+/*
+ * The other preload library's dlsym, if that library is loaded. A weak symbol, since a look-up by
+ * dlsym could happen inside malloc(3), and calls malloc on failure.
+ */
 extern gcr_dlsym_function GCR_PRELOAD_DLSYM_OTHER __attribute__((weak, visibility("default")));
 
 void *gcr_preload_dlsym_target(void *handle, const char *name, const void *caller)
@@ -184,8 +194,8 @@ static bool is_others(const void *function)
 }
 
 /*
- * A library loaded before this one may export its own dlsym and look the driver's functions up by
- * the C library's: these then bypass the gate.
+ * Reports an incomplete gate if a library loaded before this one exports its own dlsym: it may look
+ * the driver's functions up by the C library's dlsym, and these then bypass the gate.
  */
 static void look_for_other_dlsym(void)
 {

@@ -35,7 +35,7 @@ static void *find_next(const char *name, _Atomic(void *) *known)
 	return next ? next : (void *)fail;
 }
 
-/* Report the opened object in the page as an incomplete gate. */
+/* Reports the opened object @file in the page as an incomplete gate, for the reason @what. */
 static void say_incomplete(const char *what, const char *file)
 {
 	const char *slash = file ? strrchr(file, '/') : NULL;

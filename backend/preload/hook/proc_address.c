@@ -38,7 +38,10 @@ static bool is_per_thread(const char *symbol)
 	return suffix && (strcmp(suffix, "_ptsz") == 0 || strcmp(suffix, "_ptds") == 0);
 }
 
-/* The entry point that cudaTypedefs.h defines for a name, a version and flags. */
+/*
+ * Returns the entry point that cudaTypedefs.h defines for a name, a version and flags; GCR_ENTRIES:
+ * none.
+ */
 static enum gcr_entry find_version(const char *name, int version, bool per_thread)
 {
 	enum gcr_entry best = GCR_ENTRIES;
@@ -72,7 +75,7 @@ static bool is_exported(void *function)
 	return dladdr(function, &info) && info.dli_sname && info.dli_saddr == function;
 }
 
-/* Is it the same function as in the version that entry_points.def describes? */
+/* Is @function the same as in the version that entry_points.def describes? */
 static bool is_as_before(const char *name, const void *function, cuuint64_t flags)
 {
 	__typeof__(cuGetProcAddress_v2) *get_v2 = GCR_REAL(cuGetProcAddress_v2);
@@ -87,7 +90,7 @@ static bool is_as_before(const char *name, const void *function, cuuint64_t flag
 	return before == function;
 }
 
-/* Identify a function that the driver returns but does not export. */
+/* Identifies a function that the driver returns but does not export. GCR_ENTRIES: not known. */
 static enum gcr_entry find_unexported(const char *name, void *function, int version,
 				      cuuint64_t flags)
 {

@@ -25,10 +25,10 @@
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
-/* For the page's list of names. */
+/* Guards the page's list of names. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Append a name to the list; a full list ends in an ellipsis. */
+/* Appends a name to the list of @size bytes; a full list ends in an ellipsis. */
 static void append(char *list, size_t size, const char *name)
 {
 	static const char more[] = " ...";
@@ -45,7 +45,7 @@ static void append(char *list, size_t size, const char *name)
 	memcpy(list + length, name, strlen(name) + 1);
 }
 
-/* Record that a function has been called. */
+/* Records in the page that the function has been called. */
 static void note(const char *name)
 {
 	struct gcr_page *page = gcr_gate_page();
@@ -65,7 +65,7 @@ static struct unknown {
 	atomic_bool noted;
 } unknowns[GCR_UNKNOWN_MAX];
 
-/* In unknown.S. */
+/* The code of the wrappers, in unknown.S. */
 extern const char gcr_unknown_wrappers[GCR_UNKNOWN_MAX][GCR_UNKNOWN_BYTES];
 void *gcr_unknown_enter(unsigned int number, uint64_t *ret_pass, uint64_t *registers,
 			uint64_t *stack);

@@ -13,9 +13,10 @@
 bool gcr_unknown_is_harmless(const char *name);
 
 /*
- * For a driver function @function that is not an entry point: returns a wrapper that passes the
- * gate as number GCR_ENTRIES + N (see unknown_names.h) and names the function in the page when it
- * is called; or @function itself, which then counts as called, if there is no wrapper left.
+ * Returns a wrapper of the driver's function @function, which is not an entry point. The wrapper
+ * passes the gate as number GCR_ENTRIES + N (see unknown_names.h) and names the function in the
+ * page when it is called. If there is no wrapper left, returns @function itself, which then counts
+ * as called.
  */
 void *gcr_unknown_wrap(const char *name, void *function);
 

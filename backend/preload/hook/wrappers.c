@@ -93,7 +93,7 @@ static inline void *find(enum gcr_entry entry)
 		return result;                                        \
 	}
 
-/* One more step, so that PARAMETERS_3 is replaced before its commas count. */
+/* A macro that replaces PARAMETERS_3 before its commas count. */
 #define LIST(...) __VA_ARGS__
 
 #define WRAPPER_CALL(symbol, arguments)                                                      \

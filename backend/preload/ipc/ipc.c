@@ -35,7 +35,9 @@ struct driver_memory {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* Held while a piece of memory is opened, also while the exporter answers; inside the gate. */
+/*
+ * Held while a piece of memory is opened, also while the exporter answers. Taken inside the gate.
+ */
 static pthread_mutex_t opened_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct driver_memory *shared;
 static size_t shared_count, shared_room;
@@ -48,7 +50,10 @@ static struct driver_memory *find_shared(CUdeviceptr start)
 	return NULL;
 }
 
-/* The caller holds the lock. On lack of memory the sharing stays counted for ever. */
+/*
+ * Adds to the list of shared memory. If there is no memory for that, the sharing stays counted for
+ * ever. Lock: this file's.
+ */
 static void append(const struct driver_memory *memory)
 {
 	if (shared_count == shared_room) {
@@ -80,7 +85,7 @@ static void note_shared(CUdeviceptr start, bool opened)
 	append(&memory);
 }
 
-/* The caller holds the lock. */
+/* Removes the entry from the list of shared memory. Lock: this file's. */
 static void take_out(struct driver_memory *known)
 {
 	*known = shared[shared_count - 1];
@@ -209,7 +214,7 @@ struct opened {
 	CUdeviceptr start;
 };
 
-/* Guarded by the table's lock. */
+/* The list of memory that was opened here. Guarded by the table's lock. */
 static struct opened *opened;
 static size_t opened_count, opened_room;
 
@@ -368,7 +373,10 @@ static CUresult open_new(const struct gcr_ipc_token *token, int memory_fd,
 	return CUDA_SUCCESS;
 }
 
-/* Returns -EAGAIN: retry. Else 0, and *ret_result is the program's result. */
+/*
+ * Opens the memory of @token. Returns -EAGAIN: the caller retries; else 0, and *ret_result is the
+ * program's result.
+ */
 static int try_open(enum gcr_entry name, const struct gcr_ipc_token *token, CUdeviceptr *pointer,
 		    CUresult *ret_result)
 {

@@ -76,7 +76,10 @@ struct gcr_ipc_exporter;
 int gcr_ipc_ask(const struct gcr_ipc_token *token, struct gcr_ipc_exporter **ret_exporter,
 		uint64_t *ret_mapped_bytes, int *ret_fd);
 
-/* A piece was closed; @exporter may be NULL. Any thread; never blocks for long. */
+/*
+ * Gives back one piece that was closed; @exporter may be NULL. Any thread may call this; it never
+ * blocks for long.
+ */
 void gcr_ipc_give_back(struct gcr_ipc_exporter *exporter);
 
 /* ---- ipc.c ---- */

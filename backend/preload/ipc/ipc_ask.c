@@ -41,7 +41,7 @@ static struct gcr_ipc_exporter *exporters;
 
 /* ---- the list ---- */
 
-/* Finds or makes the exporter and counts one more piece. NULL: no memory. */
+/* Finds or makes the exporter, and counts one more open piece. NULL: out of memory. */
 static struct gcr_ipc_exporter *get(const uint8_t process[16])
 {
 	GCR_LOCK_SCOPE(&lock);
@@ -62,7 +62,10 @@ static struct gcr_ipc_exporter *get(const uint8_t process[16])
 	return exporter;
 }
 
-/* The caller holds the lock. The end of the connection tells the exporter that all is closed. */
+/*
+ * Removes the exporter, whose last piece is closed, from the list, and ends its connection: that
+ * end tells the exporter that all is closed. Lock: this file's.
+ */
 static void remove_locked(struct gcr_ipc_exporter *exporter)
 {
 	struct gcr_ipc_exporter **link = &exporters;
@@ -118,7 +121,10 @@ void gcr_ipc_give_back(struct gcr_ipc_exporter *exporter)
 		exporter->untold = 0;
 }
 
-/* -EAGAIN: the listener's queue is full; the caller retries later. */
+/*
+ * Connects to the exporter. -EAGAIN: the listener's queue is full, and the caller retries later;
+ * -EPERM: another user listens; ...
+ */
 static int connect_to(struct gcr_ipc_exporter *exporter)
 {
 	_cleanup_close_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -141,7 +147,9 @@ static int connect_to(struct gcr_ipc_exporter *exporter)
 	return 0;
 }
 
-/* If no piece is open here, the request can be abandoned together with the connection. */
+/*
+ * Can the request be abandoned together with the connection? True if no other piece is open here.
+ */
 static bool may_leave(const struct gcr_ipc_exporter *exporter)
 {
 	GCR_LOCK_SCOPE(&lock);
@@ -165,7 +173,10 @@ static int wait_for_answer(const struct gcr_ipc_exporter *exporter)
 	return 0;
 }
 
-/* Returns the descriptor, or -errno: -EAGAIN and -EIDRM are answers of the exporter. */
+/*
+ * Receives an answer. Returns its descriptor, the caller's, or -errno: -EAGAIN and -EIDRM are
+ * answers of the exporter.
+ */
 static int receive_answer(const struct gcr_ipc_exporter *exporter,
 			  struct gcr_ipc_answer *ret_answer)
 {

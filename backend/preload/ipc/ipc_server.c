@@ -25,8 +25,11 @@
 #include "backend/preload/memory/table.h"
 #include "lib/thread_name.h"
 
-/* FULL_MSEC: pause after accept(2) failed for lack of descriptors or memory. CONNECTIONS_MAX: most
- * processes that can have memory of this one open, each with any number of pieces. */
+/*
+ * FULL_MSEC: pause after accept(2) failed for lack of descriptors or memory. CONNECTIONS_MAX:
+ * maximum number of processes that can have memory of this process open, each with any number of
+ * pieces.
+ */
 #define FULL_MSEC	100
 #define CONNECTIONS_MAX 1024
 
@@ -48,7 +51,7 @@ static size_t connections_count;
 
 /* ---- answering ---- */
 
-/* Returns a descriptor of the memory, the caller's; -EIO. */
+/* Makes a descriptor of the memory, which the caller closes. -EIO. */
 static int export_memory(struct gcr_memory *memory)
 {
 	int fd = -1;
@@ -97,7 +100,10 @@ static int send_answer(int socket, const struct gcr_ipc_answer *answer, int fd)
 	return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
-/* The gate was open just now; if it closes before GCR_GATE(), the thread waits. */
+/*
+ * Gives an importer the memory of @token: fills in @answer and *ret_fd, and counts the sharing. The
+ * gate was open just now; if it closes before GCR_GATE(), the thread waits.
+ */
 static void open_memory(struct connection *connection, const struct gcr_ipc_token *token,
 			struct gcr_ipc_answer *answer, int *ret_fd)
 {

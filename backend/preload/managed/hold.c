@@ -116,7 +116,7 @@ static void subtract(uintptr_t start, uintptr_t end)
 	}
 }
 
-/* The caller has made room for two more ranges. */
+/* Adds a range to the list; the caller has made room for two more ranges. */
 static void add(uintptr_t start, uintptr_t end)
 {
 	size_t i = 0;

@@ -60,7 +60,10 @@ static int look_at(struct dl_phdr_info *info, size_t size, void *context)
 	return 1;
 }
 
-/* A pointer of the dynamic section. Depending on the C library the base is added already or not. */
+/*
+ * Returns the pointer that @entry of the dynamic section holds. Depending on the C library the base
+ * is added already or not.
+ */
 static const void *pointer(const struct library *library, const ElfW(Dyn) * entry)
 {
 	uintptr_t value = entry->d_un.d_ptr;

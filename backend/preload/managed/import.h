@@ -12,10 +12,10 @@ struct gcr_import {
 };
 
 /*
- * In the library that contains @function, redirects every import of one of the names to its
- * replacement, permanently and for that library only, and counts the changed places. Errors:
- * -ENOENT: there is no such library; -ENOSYS: not supported on this architecture; -EACCES: a place
- * cannot be made writable.
+ * Redirects every import of one of the names to its replacement, in the library that contains
+ * @function, permanently and for that library only; counts the changed places. -ENOENT: there is no
+ * such library; -ENOSYS: not supported on this architecture; -EACCES: a place cannot be made
+ * writable.
  */
 int gcr_imports_replace(const void *function, struct gcr_import *imports, size_t count);
 

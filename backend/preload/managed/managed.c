@@ -214,7 +214,7 @@ int gcr_managed_table(struct gcr_managed *const **ret_allocations, size_t *ret_c
 	return 0;
 }
 
-/* Takes @fd. */
+/* Gives the piece its file @fd, which it owns from here on. -errno: @fd is closed. */
 static int take_file(struct gcr_managed_piece *piece, int fd, struct gcr_error *error)
 {
 	int result = 0;

@@ -17,7 +17,7 @@
 ssize_t gcr_managed_describe(struct gcr_extent *extents, size_t room);
 
 /*
- * Receive the files of extents [first, first + count) of the managed part of the table. Takes the
+ * Receives the files of extents [first, first + count) of the managed part of the table. Takes the
  * descriptors as gcr_memory_receive() does and keeps them, at high numbers, until the gate opens.
  * The daemon may send them again before TAKE_BACK and SETTLE.
  */
@@ -27,33 +27,33 @@ int gcr_managed_files(size_t first, size_t count, int *fds, struct gcr_error *er
 void gcr_managed_close_files(void);
 
 /*
- * Write all contents into the files, and show by a trial that the memory can be allocated again at
- * its addresses; the program's threads keep running. -EOPNOTSUPP with the reason, -EIO, -ENOSPC and
- * so on: nothing has changed. A second call starts from the beginning.
+ * Writes all contents into the files, and shows by a trial that the memory can be allocated again
+ * at its addresses; the program's threads keep running. -EOPNOTSUPP with the reason, -EIO, -ENOSPC
+ * and so on: nothing has changed. A second call starts from the beginning.
  */
 int gcr_managed_save(struct gcr_error *error);
 
 /*
- * Write the bytes that have changed since gcr_managed_save() to the files, and hold all addresses:
- * a CPU thread that touches one sleeps until the memory is back. The program's threads are stopped
- * at arbitrary places, so this takes no lock and allocates no memory. On failure either nothing is
- * held, or gcr_managed_is_held() is true and gcr_managed_in() rolls back. -ENOTRECOVERABLE: the
- * threads did not stay stopped until the end.
+ * Writes the bytes that have changed since gcr_managed_save() to the files, and holds all
+ * addresses: a CPU thread that touches one sleeps until the memory is back. The program's threads
+ * are stopped at arbitrary places, so this takes no lock and allocates no memory. On failure either
+ * nothing is held, or gcr_managed_is_held() is true and gcr_managed_in() rolls back.
+ * -ENOTRECOVERABLE: the threads did not stay stopped until the end.
  */
 int gcr_managed_hold(struct gcr_error *error);
 bool gcr_managed_is_held(void);
 
-/* Forget what gcr_managed_save() has prepared; does nothing if the memory is already held. */
+/* Forgets what gcr_managed_save() has prepared; does nothing if the memory is already held. */
 void gcr_managed_cancel(void);
 
 /*
- * Free all managed memory, after gcr_managed_save() and gcr_managed_hold(). -EINVAL: the memory is
+ * Frees all managed memory, after gcr_managed_save() and gcr_managed_hold(). -EINVAL: the memory is
  * not held. On other failures (-EIO) it is held as before, and gcr_managed_in() rolls back.
  */
 int gcr_managed_out(struct gcr_error *error);
 
 /*
- * Prepare for gcr_managed_in(). Blocks while another thread holds a lock of malloc(3), of the
+ * Prepares for gcr_managed_in(). Blocks while another thread holds a lock of malloc(3), of the
  * dynamic linker, of pthread_create(3) or of the table. From here on, threads get the pages that
  * they touch, so that they can be stopped. The files must not change until gcr_managed_in() or
  * gcr_managed_unprepare(), after which threads sleep again.
@@ -62,8 +62,8 @@ int gcr_managed_prepare(struct gcr_error *error);
 void gcr_managed_unprepare(void);
 
 /*
- * Allocate all managed memory again at the old addresses, with the same contents, advice and
- * attachment; then wake the threads that sleep. The program's threads must be stopped, else -EBUSY
+ * Allocates all managed memory again at the old addresses, with the same contents, advice and
+ * attachment; then wakes the threads that sleep. The program's threads must be stopped, else -EBUSY
  * and nothing has changed. On failure (-EADDRNOTAVAIL, -ENOMEM, -EIO) the addresses are held again,
  * or -ENOTRECOVERABLE is returned. Does nothing if no memory is out.
  */

@@ -10,13 +10,13 @@
 #include "lib/error.h"
 
 /*
- * Blocks of zeros are not written where the file has a hole. -EIO, -ENOSPC and so on, with a
- * message.
+ * Writes memory to the file. Blocks of zeros are not written where the file has a hole. -EIO,
+ * -ENOSPC and so on, with a message.
  */
 int gcr_managed_write(char *bounce, CUdeviceptr from, size_t bytes, int fd, off_t offset,
 		      struct gcr_error *error);
 
-/* Read into memory that is zero: holes are skipped. */
+/* Reads the file into memory that is zero: holes are skipped. Errors as of gcr_managed_write(). */
 int gcr_managed_read(char *bounce, CUdeviceptr to, size_t bytes, int fd, off_t offset,
 		     struct gcr_error *error);
 
@@ -27,8 +27,8 @@ int gcr_managed_file_read(int fd, char *memory, size_t bytes, off_t offset,
 			  struct gcr_error *error);
 
 /*
- * Copy the data (not the holes) of the first @bytes of @from to @to, whose other bytes stay. Same
- * errors.
+ * Copies the data (not the holes) of the first @bytes of @from to @to, whose other bytes stay.
+ * Errors as of gcr_managed_file_write().
  */
 int gcr_managed_file_copy(int from, int to, size_t bytes, struct gcr_error *error);
 

@@ -77,7 +77,7 @@ void gcr_saved_finish(struct gcr_saved_all *saved)
 
 /* ---- in the critical section ---- */
 
-/* Used instead of gcr_error_set(), which formats. */
+/* Sets an error in the critical section. Used instead of gcr_error_set(), which formats. */
 static int fail(struct gcr_error *error, int number, const char *words)
 {
 	if (!error)
@@ -88,7 +88,7 @@ static int fail(struct gcr_error *error, int number, const char *words)
 	return -number;
 }
 
-/* Write @bytes to the file where they differ from it; at most COMPARED_BYTES. */
+/* Writes the bytes that differ from those of the file; @bytes is at most COMPARED_BYTES. */
 static int update(const struct gcr_saved_all *saved, const struct gcr_saved *part, uintptr_t start,
 		  size_t bytes, struct gcr_error *error)
 {
@@ -137,7 +137,7 @@ static int update_part(const struct gcr_saved_all *saved, const struct gcr_saved
 }
 
 /*
- * Hold all ranges. Checks before and after that the threads are still stopped: a thread that was
+ * Holds all ranges. Checks before and after that the threads are still stopped: a thread that was
  * released early (the helper was killed) may have written bytes that are lost.
  */
 static int hold_all(struct gcr_saved_all *saved, bool *ret_held, struct gcr_error *error)

@@ -76,12 +76,12 @@ size_t gcr_saved_ranges(const struct gcr_place *places, size_t count,
 			struct gcr_saved_range *ret_ranges);
 
 /*
- * Prepare everything that gcr_saved_hold() needs for @parts and @ranges; also makes the ranges'
+ * Prepares everything that gcr_saved_hold() needs for @parts and @ranges; also makes the ranges'
  * `memory`, which must not be set yet.
  */
 int gcr_saved_prepare(struct gcr_saved_all *saved, struct gcr_error *error);
 
-/* Free all of that, and the lists. */
+/* Frees everything that gcr_saved_prepare() has made, and the lists. */
 void gcr_saved_finish(struct gcr_saved_all *saved);
 
 /*

@@ -200,7 +200,7 @@ static int closed_file(CUdeviceptr start, struct gcr_error *error)
 			     start);
 }
 
-/* Split all allocations into parts within one block each. */
+/* Splits all allocations into parts within one block each. -ENOMEM. */
 static int make_parts(struct gcr_saved_all *saved, struct gcr_error *error)
 {
 	size_t room = 0;
@@ -236,8 +236,8 @@ static int make_parts(struct gcr_saved_all *saved, struct gcr_error *error)
 }
 
 /*
- * Copy the parts of one block to the files. *ret_certain: the CPU cannot have written to the block
- * during the copy.
+ * Copies the parts of one block to the files. *ret_certain: the CPU cannot have written to the
+ * block during the copy.
  */
 static int save_once(char *bounce, struct gcr_saved *parts, size_t count, bool *ret_mapped,
 		     bool *ret_certain, struct gcr_error *error)
@@ -268,7 +268,7 @@ static int save_once(char *bounce, struct gcr_saved *parts, size_t count, bool *
 }
 
 /*
- * Save all contents. Blocks of which the CPU has a part are compared later, while the threads are
+ * Saves all contents. Blocks of which the CPU has a part are compared later, while the threads are
  * stopped.
  */
 static int save_all(char *bounce, struct gcr_saved_all *saved, struct gcr_error *error)
@@ -291,7 +291,7 @@ static int save_all(char *bounce, struct gcr_saved_all *saved, struct gcr_error 
 	return r;
 }
 
-/* Read the contents of new memory from its file. */
+/* Reads the contents of new memory from its file. */
 static int load_one(char *bounce, const struct gcr_place *place, struct gcr_error *error)
 {
 	const struct gcr_managed_piece *piece = piece_of(place->start);
@@ -407,7 +407,7 @@ static int save(struct gcr_error *error)
 	return save_all(bounce, &move.saved, error);
 }
 
-/* Undo gcr_managed_save(), unless memory is held. */
+/* Undoes gcr_managed_save(), unless memory is held. */
 static void cancel(void)
 {
 	if (move.is_held)
@@ -417,8 +417,8 @@ static void cancel(void)
 }
 
 /*
- * Free the allocations that are held: their pages have been replaced, but the driver does not know
- * yet. @surely: try twice.
+ * Frees the allocations that are held: their pages have been replaced, but the driver does not know
+ * yet. @surely: tries twice.
  */
 static int free_held(bool surely, struct gcr_error *error)
 {
@@ -443,7 +443,7 @@ static int free_held(bool surely, struct gcr_error *error)
 /* ---- in ---- */
 
 /*
- * Hold the blocks of a place that could not be freed, so that no thread sees it without its
+ * Holds the blocks of a place that could not be freed, so that no thread sees it without its
  * contents; the driver frees it in the next attempt. Not if a loaded place is in one of the blocks.
  */
 static void hold_made(const struct gcr_place *place)
@@ -457,7 +457,7 @@ static void hold_made(const struct gcr_place *place)
 	gcr_hold(start, end - start);
 }
 
-/* Free the places that this attempt has made. Returns the first error. */
+/* Frees the places that this attempt has made. Returns the first error. */
 static int free_made(const bool *was_there)
 {
 	int first = 0;
@@ -493,7 +493,7 @@ static int load(char *bounce, size_t index, struct gcr_error *error)
 	return r;
 }
 
-/* Make and load all places that are not there, with their old attributes. */
+/* Makes and loads all places that are not there, with their old attributes. */
 static int bring_in(char *bounce, struct gcr_error *error)
 {
 	_cleanup_free_ bool *was_there = calloc(move.count, sizeof(*was_there));
@@ -522,7 +522,8 @@ static int bring_in(char *bounce, struct gcr_error *error)
 /* ---- pages that threads get while they are being stopped ---- */
 
 /*
- * Called by another thread of the library; pieces and files do not change while it may be called.
+ * Fills a page that a thread touched from its file: see gcr_hold_serve(). Called by another thread
+ * of the library; pieces and files do not change while it may be called.
  */
 static int read_page(uintptr_t page, void *data)
 {
@@ -556,7 +557,7 @@ static int write_piece(struct gcr_managed_piece *piece, struct gcr_error *error)
 }
 
 /*
- * Write the pages that threads got, and have written to, into the files. The threads are stopped
+ * Writes the pages that threads got, and have written to, into the files. The threads are stopped
  * now.
  */
 static int write_back(struct gcr_error *error)
@@ -586,8 +587,9 @@ static int not_stopped(struct gcr_error *error)
 }
 
 /*
- * Bring everything back. Memory can be seen before its contents are there: if the threads are
- * released before the end, the count of page faults tells whether a thread may have touched it.
+ * Brings all managed memory back. Memory can be seen before its contents are there: if the threads
+ * are released before the end, the count of page faults tells whether a thread may have touched it.
+ * Errors as of gcr_managed_in().
  */
 static int in(struct gcr_error *error)
 {
@@ -642,7 +644,7 @@ static int out(struct gcr_error *error)
 	return 0;
 }
 
-/* Run @step and restore the current context: the thread may be the program's. */
+/* Runs @step and restores the current context: the thread may be the program's. */
 static int with_context_kept(int (*step)(struct gcr_error *), struct gcr_error *error)
 {
 	CUcontext context = NULL;

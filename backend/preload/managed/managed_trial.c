@@ -24,7 +24,7 @@ struct trial {
 	size_t chunk_count;
 };
 
-/* Hold address space for a chunk. */
+/* Holds address space for a chunk. */
 static int hold_somewhere(size_t bytes, uintptr_t *ret_start, struct gcr_error *error)
 {
 	void *memory = mmap(NULL, bytes + GCR_CHUNK_BYTES, PROT_NONE,
@@ -72,7 +72,10 @@ bool gcr_managed_is_given_back(const struct gcr_place_chunk *chunk)
 	       gcr_hold_covers(chunk->range.start, chunk->range.bytes);
 }
 
-/* Checked with a page that has just been written to. */
+/*
+ * Does the kernel report the pages that the CPU has mapped? Checked with a page that has just been
+ * written to.
+ */
 static bool tells_touch(const struct gcr_place *place)
 {
 	*(volatile char *)place->start = 1;
@@ -85,7 +88,7 @@ static int make(const struct trial *trial, struct gcr_error *error)
 			       error);
 }
 
-/* Make, hold, free, and make again. */
+/* The steps of the trial: makes memory, holds its addresses, frees it, and makes it again. */
 static int carry_out(const struct trial *trial, bool *ret_tells_touch, struct gcr_error *error)
 {
 	int r = make(trial, error);

@@ -39,7 +39,7 @@ static _Thread_local struct {
 
 /* ---- chunks ---- */
 
-/* Forget every known chunk that overlaps the range. */
+/* Forgets every known chunk that overlaps the range. */
 static void drop_chunks(uintptr_t start, size_t bytes)
 {
 	pthread_mutex_lock(&lock);
@@ -142,7 +142,7 @@ static void *driver_mmap(void *address, size_t bytes, int protection, int flags,
 	return memory;
 }
 
-/* If the range is at an end of the reservation that is being made, trim that and return true. */
+/* Is the range at an end of the reservation that is being made? Then trims the reservation. */
 static bool cut(uintptr_t start, size_t bytes)
 {
 	uintptr_t end = start + bytes;
@@ -227,7 +227,8 @@ void gcr_mmap_hook_place_next(uintptr_t start)
 }
 
 /*
- * Give back the held ranges. Within a chunk the driver expects unused parts to be mapped PROT_NONE.
+ * Gives back the held ranges. Within a chunk the driver expects unused parts to be mapped
+ * PROT_NONE.
  */
 void gcr_mmap_hook_release(void)
 {

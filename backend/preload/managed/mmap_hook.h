@@ -27,7 +27,9 @@ struct gcr_chunk {
 	size_t bytes;
 };
 
-/* Install the hook, once, before the first managed memory is made. Without it no chunk is known. */
+/*
+ * Installs the hook, once, before the first managed memory is made. Without it no chunk is known.
+ */
 void gcr_mmap_hook_begin(void);
 
 /*
@@ -51,7 +53,7 @@ void gcr_mmap_hook_hold(bool held);
  */
 void gcr_mmap_hook_place_next(uintptr_t start);
 
-/* Give back all ranges that are still held: each is unused, or part of a chunk of the driver's. */
+/* Gives back all ranges that are still held: each is unused, or part of a chunk of the driver's. */
 void gcr_mmap_hook_release(void);
 
 #endif

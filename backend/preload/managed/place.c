@@ -87,7 +87,7 @@ static int unmake(CUcontext context, CUdeviceptr start, struct gcr_error *error)
 	return result ? gcr_driver_failed(error, "cuMemFree", result) : 0;
 }
 
-/* For places where failure has no alternative: try twice. */
+/* Frees memory at places where failure has no alternative: tries twice. */
 static int unmake_surely(CUcontext context, CUdeviceptr start, struct gcr_error *error)
 {
 	int r = unmake(context, start, error);
@@ -127,7 +127,7 @@ static int free_extras(struct extras *extras, CUcontext context, struct gcr_erro
 }
 
 /*
- * Fill every gap, in any chunk, that could take @bytes: with smaller and smaller pieces, each size
+ * Fills every gap, in any chunk, that could take @bytes: with smaller and smaller pieces, each size
  * until the driver makes a new chunk for it.
  */
 static int plug(struct placing *placing, size_t bytes)
@@ -154,7 +154,7 @@ static int plug(struct placing *placing, size_t bytes)
 }
 
 /*
- * Measure the step in which the driver cuts small memory: the smallest distance of successive
+ * Measures the step in which the driver cuts small memory: the smallest distance of successive
  * minimal allocations. Those that fell into gaps are ignored.
  */
 static int measure_pieces(struct placing *placing)
@@ -187,7 +187,10 @@ static bool is_in(const struct gcr_chunk *range, CUdeviceptr address)
 	return address >= range->start && address - range->start < range->bytes;
 }
 
-/* Allocate memory at @start. Allocations that fall into gaps of other chunks are left there. */
+/*
+ * Allocates memory at @start. An allocation that falls into a gap of another chunk is left there,
+ * and another one is made. -EADDRNOTAVAIL, -ENOMEM, -EIO.
+ */
 static int make_at(struct placing *placing, CUdeviceptr start, size_t bytes, unsigned flags,
 		   CUcontext context)
 {
@@ -210,7 +213,7 @@ static int make_at(struct placing *placing, CUdeviceptr start, size_t bytes, uns
 			     start, got);
 }
 
-/* Allocate a filler in [@start, @end), so that no other memory gets there. */
+/* Allocates a filler in [@start, @end), so that no other memory gets there. */
 static int fill(struct placing *placing, CUdeviceptr start, CUdeviceptr end)
 {
 	int r;
@@ -230,7 +233,7 @@ static int put(struct placing *placing, struct gcr_place *place)
 }
 
 /*
- * Make the driver create the chunk at its old size, before any memory is in it: the driver makes
+ * Makes the driver create the chunk at its old size, before any memory is in it: the driver makes
  * the chunk for a filler that leaves the last block free. A second filler takes the last block and
  * keeps the chunk when the first one is freed.
  */
@@ -254,7 +257,7 @@ static int make_chunk(struct placing *placing)
 	return 0;
 }
 
-/* Free the filler of the last block, which is needed now. */
+/* Frees the filler of the last block, which is needed now. */
 static int free_last_block(struct placing *placing)
 {
 	struct extras *fillers = &placing->fillers;
@@ -320,7 +323,7 @@ static int put_chunk(struct placing *placing, const struct gcr_place_chunk *chun
 /* ---- roll back ---- */
 
 /*
- * Free everything made in the chunk since @was_there; if nothing is left, all of it is held again.
+ * Frees everything made in the chunk since @was_there; if nothing is left, all of it is held again.
  */
 static int undo_chunk(struct placing *placing, const struct gcr_place_chunk *chunk,
 		      const bool *was_there)
@@ -374,7 +377,7 @@ static int compare_ages(const void *left, const void *right)
 	return (a->id > b->id) - (a->id < b->id);
 }
 
-/* Make the places in the order in which the program made them. */
+/* Makes the places in the order in which the program made them. */
 static int place_by_age(struct placing *placing, size_t count, struct gcr_place_chunk *chunks)
 {
 	_cleanup_free_ struct gcr_place **sorted = calloc(count, sizeof(*sorted));
@@ -411,7 +414,9 @@ static size_t smallest(const struct placing *placing, const struct gcr_place_chu
 	return bytes;
 }
 
-/* Fill one chunk, in two attempts: gaps that took memory in the first are filled for the second. */
+/*
+ * Fills one chunk, in two attempts: gaps that took memory in the first are filled for the second.
+ */
 static int place_chunk(struct placing *placing, const struct gcr_place_chunk *chunk,
 		       const bool *was_there)
 {

@@ -37,7 +37,7 @@ struct gcr_place_chunk {
 };
 
 /*
- * Make all of @places that are not there. @places is ordered by address, contains all known
+ * Makes all of @places that are not there. @places is ordered by address, contains all known
  * allocations of each chunk, and @chunks has the same order. On failure (-EADDRNOTAVAIL: the memory
  * cannot be had at its address; -ENOMEM; with a message) the places that were made are freed and
  * held again; -ENOTRECOVERABLE if that failed. Changes the thread's current context.
@@ -45,7 +45,9 @@ struct gcr_place_chunk {
 int gcr_places_make(struct gcr_place *places, size_t count, struct gcr_place_chunk *chunks,
 		    size_t chunk_count, struct gcr_error *error);
 
-/* Free all places that are there; @held: hold their addresses from then on. -EIO with a message. */
+/*
+ * Frees all places that are there; @held: holds their addresses from then on. -EIO with a message.
+ */
 int gcr_places_free(struct gcr_place *places, size_t count, bool held, struct gcr_error *error);
 
 #endif

@@ -19,7 +19,7 @@ CUmemLocation gcr_policy_location(CUdevice device)
 			       .id = device == CU_DEVICE_CPU ? 0 : device};
 }
 
-/* Insert a new range before *@link. */
+/* Inserts a new range before *@link. */
 static struct gcr_policy *insert(struct gcr_policy **link, CUdeviceptr start, CUdeviceptr end)
 {
 	struct gcr_policy *policy = calloc(1, sizeof(*policy));
@@ -33,7 +33,7 @@ static struct gcr_policy *insert(struct gcr_policy **link, CUdeviceptr start, CU
 	return policy;
 }
 
-/* If a range contains @at, split the range there. */
+/* Splits the range that contains @at, if there is one, at @at. -ENOMEM. */
 static int cut(struct gcr_policy **link, CUdeviceptr at)
 {
 	struct gcr_policy *policy, *front;
@@ -54,7 +54,7 @@ static int cut(struct gcr_policy **link, CUdeviceptr at)
 	return 0;
 }
 
-/* Add ranges, where there are none, to cover all of [start, end); no range crosses its borders. */
+/* Adds ranges, where there are none, to cover all of [start, end); no range crosses its borders. */
 static int cover(struct gcr_policy **link, CUdeviceptr start, CUdeviceptr end)
 {
 	while (*link && (*link)->end <= start)
@@ -109,7 +109,7 @@ static bool same(const struct gcr_policy *a, const struct gcr_policy *b)
 	       a->preferred.id == b->preferred.id;
 }
 
-/* Remove ranges without advice, and join equal neighbours: a program may advise in a loop. */
+/* Removes ranges without advice, and joins equal neighbours: a program may advise in a loop. */
 static void tidy(struct gcr_policy **link)
 {
 	static const struct gcr_policy none;

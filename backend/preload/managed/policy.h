@@ -26,12 +26,12 @@ struct gcr_policy {
 	uint64_t accessed_by;	 /* a bit for each device */
 };
 
-/* Record advice for [start, end). -ENOMEM: not recorded. */
+/* Records advice for [start, end). -ENOMEM: not recorded. */
 int gcr_policy_advise(struct gcr_policy **policies, CUdeviceptr start, CUdeviceptr end,
 		      CUmem_advise advice, CUmemLocation location);
 
 /*
- * Give the recorded advice to the driver, for new memory. Advice is a hint: errors of the driver
+ * Gives the recorded advice to the driver, for new memory. Advice is a hint: errors of the driver
  * are ignored.
  */
 void gcr_policy_tell(const struct gcr_policy *policy);

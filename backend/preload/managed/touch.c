@@ -54,7 +54,7 @@ uint64_t gcr_touch_faults(void)
 	return all - faults_of(RUSAGE_THREAD);
 }
 
-/* Read the entries of up to ENTRIES pages from @page on. Returns their number, 0: not known. */
+/* Reads the entries of up to ENTRIES pages from @page on. Returns their number, 0: not known. */
 static size_t read_entries(uintptr_t page, size_t count)
 {
 	ssize_t length;

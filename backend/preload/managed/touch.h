@@ -24,7 +24,7 @@ uint64_t gcr_touch_faults(void);
 bool gcr_touch_is_mapped(uintptr_t start, size_t bytes);
 
 /*
- * Find the next pages from *@start on that the CPU has mapped, as a range cut to [*@start, @end)
+ * Finds the next pages from *@start on that the CPU has mapped, as a range cut to [*@start, @end)
  * and to @most bytes; sets *@start. False if there are none. Allocates nothing and takes no lock.
  */
 bool gcr_touch_next(uintptr_t *start, uintptr_t end, size_t most, size_t *ret_bytes);

@@ -32,8 +32,10 @@
 /* The smallest size that the driver cuts from a block. */
 #define COMPANION_BYTES 512
 
-/* Larger requests go to the driver, which refuses them with its own error: no GPU has as much
- * memory, and rounding up would overflow at the end of the range. */
+/*
+ * Larger requests are left to the driver, which refuses them with its own error: no GPU has as much
+ * memory, and rounding up would overflow at the end of the range.
+ */
 #define MOST_BYTES (1ull << 50)
 
 /* A real row longer than this is not kept as the companion, since too much VRAM would be wasted. */
@@ -219,7 +221,10 @@ CUresult gcr_own_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 	return real(pointer, bytes);
 }
 
-/* Only the driver knows the pitch: a real allocation of one row gives it, and is the companion. */
+/*
+ * The program's cuMemAllocPitch. Only the driver knows the pitch: a real allocation of one row
+ * gives it, and is the companion.
+ */
 GCR_OWN(cuMemAllocPitch_v2);
 CUresult gcr_own_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width,
 				    size_t height, unsigned int element_bytes)

@@ -37,9 +37,12 @@ bool gcr_allocation_owns(CUdeviceptr address);
  */
 struct gcr_mapping *gcr_allocation_begin_free(CUdeviceptr address, CUdeviceptr *ret_companion,
 					      bool *ret_ours);
-/* The companion could not be freed: the allocation is as before. */
+/* Ends a free in which the companion could not be freed: the allocation is as before. */
 void gcr_allocation_abandon_free(struct gcr_mapping *mapping);
-/* The companion is freed, so all work that could use the memory has ended: frees the memory. */
+/*
+ * Ends a free in which the companion is freed, so that all work that could use the memory has
+ * ended: frees the memory.
+ */
 void gcr_allocation_finish_free(struct gcr_mapping *mapping);
 
 /* Implements cuIpcCloseMemHandle for memory for which gcr_allocation_owns() returns true. */

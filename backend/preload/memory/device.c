@@ -37,8 +37,11 @@ static CUresult ask_uuid(int ordinal, uint8_t ret_uuid[GCR_UUID_BYTES])
 	return result;
 }
 
-/* Drivers before CUDA 10.2 lack cuMemCreate, those before 11.0 cuMemRetain...: 570 has all
- * functions, so this check also stands for those that are not named. */
+/*
+ * Does the driver have the functions used here? Drivers before CUDA 10.2 lack cuMemCreate, those
+ * before 11.0 cuMemRetain...: 570 has all functions, so this check also stands for those that are
+ * not named.
+ */
 static bool has_functions(void)
 {
 	return GCR_REAL(cuMemCreate) && GCR_REAL(cuMemRelease) && GCR_REAL(cuMemAddressReserve) &&

@@ -16,7 +16,10 @@ struct gcr_device {
 	uint8_t uuid[GCR_UUID_BYTES];
 };
 
-/* NULL: no such device, or its UUID cannot be read. Calls the driver the first time. */
+/*
+ * Returns the properties of the GPU, which live for ever. NULL: no such device, or its UUID cannot
+ * be read. Calls the driver the first time.
+ */
 const struct gcr_device *gcr_device_get(int ordinal);
 
 /*

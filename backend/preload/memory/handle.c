@@ -212,8 +212,10 @@ CUresult gcr_own_cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
 	return CUDA_SUCCESS;
 }
 
-/* Is an allocation of the library in the range? To the driver, memory of cuMemAlloc is not mapped,
- * so the program gets an error there. */
+/*
+ * Is an allocation of the library in the range? To the driver, memory of cuMemAlloc is not mapped:
+ * the program gets an error for a call on such a range.
+ */
 static bool is_allocation(CUdeviceptr pointer, size_t bytes)
 {
 	GCR_TABLE_LOCK();
@@ -372,7 +374,10 @@ static bool retain_joined(CUdeviceptr address, CUmemGenericAllocationHandle *han
 	return true;
 }
 
-/* APART memory stays watched: the new handle counts as the old one does. */
+/*
+ * Enters a further handle of APART memory into the table, so that the memory stays watched as long
+ * as the program has one of its handles.
+ */
 static void note_retained(CUdeviceptr address, CUmemGenericAllocationHandle *handle)
 {
 	GCR_TABLE_LOCK();
@@ -413,7 +418,10 @@ CUresult gcr_own_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handl
 
 /* ---- sharing it ---- */
 
-/* Memory that a thaw has imported cannot be exported: duplicates the descriptor of the import. */
+/*
+ * Exports memory that a thaw has imported, and which the driver cannot export: duplicates the
+ * descriptor of the import. *ret_fd is the caller's.
+ */
 static CUresult export_kept(struct gcr_memory *memory, int *ret_fd)
 {
 	int fd;
@@ -427,7 +435,10 @@ static CUresult export_kept(struct gcr_memory *memory, int *ret_fd)
 	return CUDA_SUCCESS;
 }
 
-/* Counts the memory as shared until freed, as only the driver knows its users. NULL: for ever. */
+/*
+ * Counts the memory as shared until it is freed, as only the driver knows its users. @memory NULL
+ * (not in the table): counts a sharing for ever.
+ */
 static void note_export(struct gcr_memory *memory, CUmemAllocationHandleType type)
 {
 	bool is_fabric = type == CU_MEM_HANDLE_TYPE_FABRIC;

@@ -9,7 +9,10 @@
 #include "backend/preload/driver/entry_points.h"
 #include "backend/rocm/adapt.h"
 
-/* Does this version of HIP check the first mappings? See README.md of backend/rocm. */
+/*
+ * Does this version of HIP check the first mappings of a reservation? See README.md of
+ * backend/rocm.
+ */
 static bool looks_at_the_first(void)
 {
 	int version = gcr_hip_version();
@@ -17,7 +20,10 @@ static bool looks_at_the_first(void)
 	return version >= GCR_HIP_VERSION(7, 0) && version < GCR_HIP_VERSION(7, 14);
 }
 
-/* The library's own allocations are not affected: each is alone in its reservation. */
+/*
+ * Was the mapping made by the program? The library's own allocations are not affected: each is
+ * alone in its reservation.
+ */
 static bool is_the_programs(const struct gcr_mapping *mapping)
 {
 	return !mapping->allocation && mapping->mapped && mapping->access_count;

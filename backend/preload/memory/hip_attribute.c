@@ -5,7 +5,7 @@
 #include "backend/preload/gate/gate.h"
 #include "backend/rocm/hip_api.h"
 
-/* In the first page, where nothing is mapped. */
+/* An address in the first page, where nothing is mapped. */
 #define INVALID_ADDRESS 512
 
 /*

@@ -53,7 +53,7 @@ static bool find_driver(struct driver *ret_driver)
 	return driver.push && driver.pop && driver.get && driver.set;
 }
 
-/* NULL: out of memory. */
+/* Lists the program's contexts; the caller frees the list. NULL: out of memory. */
 static CUcontext *list_contexts(size_t *ret_count)
 {
 	size_t room = gcr_contexts_alive(NULL, 0);
@@ -142,7 +142,7 @@ static void name_gpu(char *ret_name, size_t size)
 		snprintf(ret_name, size, "a GPU of the program");
 }
 
-/* Set the message for a failed call. @is_current: the context in question is current. */
+/* Sets the message for a failed call. @is_current: the context in question is current. */
 static int say(const char *call, CUresult result, size_t bytes, bool is_current,
 	       struct gcr_error *error)
 {
@@ -161,7 +161,7 @@ static int say(const char *call, CUresult result, size_t bytes, bool is_current,
 	return r;
 }
 
-/* Restore the limit of the current context. */
+/* Restores the limit of the current context. */
 static int restore_current(const struct driver *driver, size_t bytes, struct gcr_error *error)
 {
 	size_t now = 0;

@@ -24,13 +24,13 @@ static inline int gcr_limits_restore(struct gcr_error *error)
 #else
 
 /*
- * Set the stack limit of every context to 0 and remember the old one. A context that refuses keeps
- * its limit, and so does a primary context while green contexts of it exist.
+ * Sets the stack limit of every context to 0 and remembers the old one. A context that refuses
+ * keeps its limit, and so does a primary context while green contexts of it exist.
  */
 void gcr_limits_shrink(void);
 
 /*
- * Set each limit back to exactly its old value; contexts that were destroyed in between are
+ * Sets each limit back to exactly its old value; contexts that were destroyed in between are
  * forgotten. -ENOMEM: the GPU has no room for the stacks; -EIO. Limits that are not restored yet
  * stay remembered, so the call can be repeated.
  */

@@ -65,7 +65,9 @@ static int compare(const void *left, const void *right)
 	return (a->id > b->id) - (a->id < b->id);
 }
 
-/* The table's lock is held. */
+/*
+ * Makes the order of the extents if the table has changed since the last one. -ENOMEM. Lock: table.
+ */
 static int make_order(void)
 {
 	struct gcr_memory *const *all;
@@ -116,7 +118,10 @@ ssize_t gcr_memory_describe(struct gcr_extent *extents, size_t room)
 	return (ssize_t)order.count;
 }
 
-/* Update the order and check the range; the table does not change. */
+/*
+ * Updates the order and checks the range [first, first + count); the table does not change.
+ * -ENOMEM, -EINVAL.
+ */
 static int get_order(size_t first, size_t count, struct gcr_error *error)
 {
 	GCR_TABLE_LOCK();
@@ -153,7 +158,7 @@ static void set_imported(struct gcr_memory *memory)
 
 /* ---- descriptors ---- */
 
-/* Memory that can be exported again needs no descriptor. */
+/* Closes the descriptors of memory that can be exported again. */
 static void close_unneeded_descriptors(void)
 {
 	for (size_t i = 0; i < order.count; i++)
@@ -266,7 +271,7 @@ static int release_memory(struct gcr_memory *memory, struct gcr_error *error)
 	return 0;
 }
 
-/* Get a handle, by import if the memory has none any more, and map every mapping. */
+/* Gets a handle, by import if the memory has none any more, and maps every mapping. */
 static int map_memory(struct gcr_memory *memory, struct gcr_error *error)
 {
 	CUresult result;
@@ -307,7 +312,10 @@ static int map_all(struct gcr_error *error)
 	return first ? first : gcr_hip_access_give(error);
 }
 
-/* The message has both errors: the reason for the roll back, and its failure. */
+/*
+ * Sets -ENOTRECOVERABLE with both messages: @error has the reason for the roll back, @second that
+ * of its failure.
+ */
 static int not_recoverable(struct gcr_error *error, const struct gcr_error *second)
 {
 	struct gcr_error first;
@@ -366,8 +374,8 @@ void gcr_memory_commit(void)
 /* ---- in ---- */
 
 /*
- * Restore the state before gcr_memory_receive(); if that fails, the memory is still recorded as
- * here.
+ * Restores the state of the memory before gcr_memory_receive(). If that fails, the memory is still
+ * recorded as being here.
  */
 static int let_go_of(struct gcr_memory *memory, struct gcr_error *error)
 {

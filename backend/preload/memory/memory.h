@@ -16,33 +16,33 @@
 #include "lib/protocol.h"
 
 /*
- * Append the DEVICE extents, ordered by GPU, to @extents (at most @room of them; NULL with 0 to
- * count). Returns their total number, or -ENOMEM. The order stays the same until the gate opens.
- * Safe at any time.
+ * Fills in the DEVICE extents, ordered by GPU (at most @room of them; NULL with 0 to count).
+ * Returns their total number, or -ENOMEM. The order stays the same until the gate opens. Safe at
+ * any time.
  */
 ssize_t gcr_memory_describe(struct gcr_extent *extents, size_t room);
 
 /*
- * Return descriptors for the extents [first, first + count): exported now if the program made the
+ * Returns descriptors for the extents [first, first + count): exported now if the program made the
  * handle, else those kept since the import. The table owns them; send duplicates by SCM_RIGHTS.
  * Errors, with a message: -EMFILE (also if the descriptors cannot be moved to high numbers), -EIO.
  */
 int gcr_memory_export(size_t first, size_t count, int *ret_fds, struct gcr_error *error);
 
 /*
- * Unmap and release all extents; their address ranges stay reserved. On failure the extents are
+ * Unmaps and releases all extents; their address ranges stay reserved. On failure the extents are
  * mapped again; -EIO, or -ENOTRECOVERABLE if even that failed.
  */
 int gcr_memory_unmap(struct gcr_error *error);
 
-/* Undo gcr_memory_unmap() from the kept descriptors, and close those not needed any more. */
+/* Undoes gcr_memory_unmap() from the kept descriptors, and closes those not needed any more. */
 int gcr_memory_take_back(struct gcr_error *error);
 
-/* Close the kept descriptors: from here on only the store has the bytes. Calls no driver. */
+/* Closes the kept descriptors: from here on only the store has the bytes. Calls no driver. */
 void gcr_memory_commit(void);
 
 /*
- * Import and map the extents [first, first + count). Takes the descriptors, also on failure (they
+ * Imports and maps the extents [first, first + count). Takes the descriptors, also on failure (they
  * are kept at high numbers and closed in forked children: an imported handle cannot be exported).
  * Each descriptor that was taken is set to -1 in @fds: a child of fork(2) closes those that are
  * left there.
@@ -56,7 +56,10 @@ int gcr_memory_receive(size_t first, size_t count, int *fds, struct gcr_error *e
  */
 bool gcr_memory_complete(struct gcr_error *error);
 
-/* Undo all gcr_memory_receive() calls since the commit: unmap, release, close. */
+/*
+ * Undoes all gcr_memory_receive() calls since the commit: unmaps and releases the memory, and
+ * closes its descriptors. -EIO, with a message: the other pieces are released all the same.
+ */
 int gcr_memory_let_go(struct gcr_error *error);
 
 #endif

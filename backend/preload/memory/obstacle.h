@@ -30,12 +30,12 @@ enum gcr_obstacle {
 };
 
 /*
- * Change the number of such objects by @count (may be negative) and update the page's message. Any
- * thread, any time.
+ * Changes the number of such objects by @count (may be negative) and updates the page's message.
+ * Any thread, any time.
  */
 void gcr_obstacle_add(enum gcr_obstacle obstacle, int count);
 
-/* Change the number of pieces of memory that are shared with other processes now by @count. */
+/* Changes the number of pieces of memory that are shared with other processes now by @count. */
 void gcr_sharing_add(int count);
 
 /*

@@ -17,7 +17,7 @@
 #include "backend/preload/base/listener.h"
 #include "lib/protocol.h"
 
-/* @user may use memory that was allocated in @owner. */
+/* One right: the context @user may use memory that was allocated in @owner. */
 struct peer {
 	CUcontext user, owner;
 	int device; /* of the user */
@@ -55,7 +55,10 @@ size_t gcr_peer_devices(CUcontext owner, int device, int *ret_devices)
 	return count;
 }
 
-/* Find the next allocation of @owner behind @address, and make room for one more access right. */
+/*
+ * Finds the next allocation of @owner behind @address, and makes room for one more access right.
+ * False: there are no more, or no memory.
+ */
 static bool next_of(CUcontext owner, CUdeviceptr *address, size_t *ret_bytes)
 {
 	struct gcr_mapping *mapping;
@@ -82,7 +85,7 @@ static void note(CUdeviceptr start, const CUmemAccessDesc *access)
 }
 
 /*
- * Change the access of @device to all allocations of @owner. The lock is held for writing: no
+ * Changes the access of @device to all allocations of @owner. The lock is held for writing: no
  * allocation comes or goes.
  */
 static CUresult change(CUcontext owner, int device, CUmemAccess_flags flags)

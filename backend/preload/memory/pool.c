@@ -78,7 +78,7 @@ static void drop_if_done(struct gcr_pool *pool)
 	free(pool);
 }
 
-/* The index of @pointer, or the one where it would be inserted. */
+/* Returns the index of @pointer, or the one where it would be inserted. */
 static size_t piece_index(CUdeviceptr pointer)
 {
 	size_t low = 0, high = pools.count;
@@ -116,7 +116,10 @@ static bool add_piece(struct gcr_pool *pool, CUdeviceptr pointer)
 
 /* ---- the list: pools.lock is taken ---- */
 
-/* A pool that cannot be recorded is an obstacle for good. */
+/*
+ * Adds a pool to the list; @counts: counts its obstacle at once. A pool that cannot be recorded is
+ * an obstacle for good.
+ */
 static void add(CUmemoryPool handle, enum gcr_obstacle obstacle, bool counts)
 {
 	GCR_LOCK_SCOPE(&pools.lock);
@@ -151,8 +154,8 @@ static void note_piece(CUmemoryPool handle, CUdeviceptr pointer)
 }
 
 /*
- * Begin to destroy a pool: its handle is no longer found. The caller's reference, which counts as a
- * piece, keeps the structure while other threads free the last pieces. NULL: unknown pool.
+ * Begins to destroy a pool: its handle is no longer found. The caller's reference, which counts as
+ * a piece, keeps the structure while other threads free the last pieces. NULL: unknown pool.
  */
 static struct gcr_pool *begin_destroy(CUmemoryPool handle)
 {
@@ -189,8 +192,8 @@ static void set_shared(CUmemoryPool handle)
 }
 
 /*
- * The pool becomes current. Allocations from it are not seen from here on (cuMemAllocAsync), so the
- * pool stays in the list, and an obstacle counts for good.
+ * Notes that the pool becomes current. Allocations from it are not seen from here on
+ * (cuMemAllocAsync), so the pool stays in the list, and an obstacle counts for good.
  */
 static void set_current(CUmemoryPool handle)
 {

@@ -38,7 +38,7 @@ static struct object *find(enum gcr_shared_kind kind, uint64_t value)
 	return NULL;
 }
 
-/* False: the object was in the list, and is counted already. */
+/* Adds the object to the list. False: the object was in the list, and is counted already. */
 static bool add(const struct object *object)
 {
 	GCR_LOCK_SCOPE(&lock);
@@ -68,7 +68,7 @@ void gcr_shared_note(enum gcr_shared_kind kind, uint64_t value, CUcontext contex
 		gcr_obstacle_add(obstacles[kind], 1);
 }
 
-/* The lock is held. */
+/* Removes the entry from the list. Lock: this file's. */
 static void take_out(struct object *object)
 {
 	*object = objects[count - 1];

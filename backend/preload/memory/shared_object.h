@@ -21,7 +21,7 @@ enum gcr_shared_kind {
 };
 
 /*
- * Record that the object is shared now, however often. @context: the object is destroyed with this
+ * Records that the object is shared now, however often. @context: the object is destroyed with this
  * context; NULL: with none. If memory for the note cannot be allocated, the object counts for good.
  */
 void gcr_shared_note(enum gcr_shared_kind kind, uint64_t value, CUcontext context);

@@ -96,7 +96,7 @@ static CUcontext current_context(void)
 /* ---- dma-bufs ---- */
 
 /*
- * Count the memory of the range: memory of the table until it is freed, the driver's own also. The
+ * Counts the memory of the range: memory of the table until it is freed, the driver's own also. The
  * driver makes no dma-buf of more than one piece of its own memory.
  */
 static void note_range(CUdeviceptr start, size_t bytes)
@@ -177,8 +177,8 @@ struct CUarrayMapInfo {
 };
 
 /*
- * A copy of the list with the driver's handles; the caller frees it. NULL: empty list, or out of
- * memory.
+ * Returns a copy of the list with the driver's handles; the caller frees it. NULL: the list is
+ * empty, or out of memory.
  */
 static struct CUarrayMapInfo *with_real_handles(const struct CUarrayMapInfo *list,
 						unsigned int count)

@@ -63,7 +63,10 @@ static void reset_lock(void)
 	pthread_mutex_init(&lock, NULL);
 }
 
-/* A child has to find the descriptors that it closes: no fork while the table changes. */
+/*
+ * Makes forks wait while the table changes, since a child has to find the descriptors that it
+ * closes.
+ */
 static void watch_forks(void)
 {
 	pthread_atfork(gcr_table_lock, gcr_table_unlock, reset_lock);
@@ -103,7 +106,10 @@ static void publish(void)
 	__atomic_add_fetch(&page->table_changes, 1, __ATOMIC_SEQ_CST);
 }
 
-/* No extent has changed: files that are ready for them remain valid. */
+/*
+ * Shows the size of APART memory in the page. No extent has changed: files that are ready for the
+ * extents remain valid.
+ */
 static void publish_apart(void)
 {
 	struct gcr_page *page = gcr_gate_page();
@@ -112,7 +118,7 @@ static void publish_apart(void)
 		page->apart_bytes = table.apart_bytes;
 }
 
-/* An extent has been added, removed or moved. */
+/* Called when an extent has been added, removed or moved: counts that, and updates the page. */
 static void changed(void)
 {
 	table.changes++;

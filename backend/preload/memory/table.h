@@ -80,6 +80,7 @@ static inline bool gcr_memory_joins(const struct gcr_memory *memory)
 	return memory->origin == GCR_MEMORY_ALLOCATED || memory->origin == GCR_MEMORY_CREATED;
 }
 
+/* One mapping of physical memory. The table's lock guards it. */
 struct gcr_mapping {
 	CUdeviceptr start;
 	size_t bytes;
@@ -107,7 +108,7 @@ static inline void gcr_table_unlock_cleanup(int *unused)
 	gcr_table_unlock();
 }
 
-/* Hold the lock to the end of the block. */
+/* Holds the lock to the end of the block. */
 #define GCR_TABLE_LOCK()                    \
 	_cleanup_(gcr_table_unlock_cleanup) \
 		__attribute__((unused)) int table_lock_ = gcr_table_locked()
@@ -115,26 +116,26 @@ static inline void gcr_table_unlock_cleanup(int *unused)
 /* ---- the following functions require the lock ---- */
 
 /*
- * Add memory to the table; the caller gets a reference. The memory owns @real from here on unless
+ * Adds memory to the table; the caller gets a reference. The memory owns @real from here on unless
  * it is APART. NULL: out of memory, and the caller still owns @real.
  */
 struct gcr_memory *gcr_table_add_memory(enum gcr_memory_origin origin, int device, uint64_t bytes,
 					CUmemGenericAllocationHandle real);
-/* Count the memory as shared with other processes, once, until it leaves the table. */
+/* Counts the memory as shared with other processes, once, until it leaves the table. */
 void gcr_table_share(struct gcr_memory *memory);
-/* Count the memory as this obstacle, instead of an earlier one, until it leaves the table. */
+/* Counts the memory as this obstacle, instead of an earlier one, until it leaves the table. */
 void gcr_table_obstruct(struct gcr_memory *memory, enum gcr_obstacle obstacle);
 /* From here on the real handle is an imported one. */
 void gcr_table_set_imported(struct gcr_memory *memory);
 
 /*
- * Drop a reference. If it was the last, the memory leaves the table and joins the list @dead: pass
+ * Drops a reference. If it was the last, the memory leaves the table and joins the list @dead: pass
  * that to gcr_table_release_dead(), without the lock.
  */
 void gcr_table_unref(struct gcr_memory *memory, struct gcr_memory **dead);
 
 /*
- * Give the program a handle for @memory, or another count of the one it has; takes a reference.
+ * Gives the program a handle for @memory, or another count of the one it has; takes a reference.
  * @real is the driver's handle of this call: a new handle gets this value if it is free, and for
  * memory that is APART it also selects the handle. -ENOMEM.
  */
@@ -150,7 +151,7 @@ struct gcr_memory *gcr_table_find_handle(CUmemGenericAllocationHandle value,
 struct gcr_memory *gcr_table_find_apart(CUmemGenericAllocationHandle real);
 /* The program's handle for memory that is not APART; false: the program has none. */
 bool gcr_table_has_handle(const struct gcr_memory *memory, CUmemGenericAllocationHandle *ret_value);
-/* Drop one count of the handle, and its reference. */
+/* Drops one count of the handle, and its reference. */
 void gcr_table_drop_handle(CUmemGenericAllocationHandle value, struct gcr_memory **dead);
 /*
  * Is @value no handle of the program's (any more), although the driver would accept it as a handle
@@ -161,18 +162,18 @@ bool gcr_table_is_hidden(CUmemGenericAllocationHandle value);
 #define GCR_TABLE_NO_HANDLE 0x6763720000000000ull
 
 /*
- * Translate the arguments of a call to an unknown function: each word that is a handle of the
+ * Translates the arguments of a call to an unknown function: each word that is a handle of the
  * program's with another value in the driver is replaced by the driver's value. Takes the lock
  * itself.
  */
 void gcr_table_translate(uint64_t *words, size_t count);
 
 /*
- * Add @mapping, which takes a reference to its memory; the table owns it from then on. Older
+ * Adds @mapping, which takes a reference to its memory; the table owns it from then on. Older
  * mappings in the table at the same addresses are dropped. -ENOMEM: the caller still owns @mapping.
  */
 int gcr_table_add_mapping(struct gcr_mapping *mapping, struct gcr_memory **dead);
-/* Remove from the table and free. */
+/* Removes the mapping from the table and frees it. */
 void gcr_table_drop_mapping(struct gcr_mapping *mapping, struct gcr_memory **dead);
 /* The mapping that contains @address, or NULL. */
 struct gcr_mapping *gcr_table_find_mapping(CUdeviceptr address);
@@ -189,19 +190,19 @@ void gcr_table_set_access(struct gcr_mapping *mapping, const CUmemAccessDesc *ac
 
 /* All memory, in no order. */
 struct gcr_memory *const *gcr_table_all(size_t *ret_count);
-/* A counter that increases with every change that an extent could show. */
+/* Returns a counter that increases with every change that an extent could show. */
 uint64_t gcr_table_changes(void);
 
 /* ---- the following functions are called without the lock ---- */
 
-/* A mapping that is not in the table yet; NULL: out of memory. */
+/* Makes a mapping that is not in the table yet. NULL: out of memory. */
 struct gcr_mapping *gcr_table_new_mapping(CUdeviceptr start, size_t bytes, size_t offset);
 void gcr_table_free_mapping(struct gcr_mapping *mapping);
 GCR_DEFINE_CLEANUP(struct gcr_mapping *, gcr_table_free_mapping);
 
-/* Drop a reference. */
+/* Drops a reference, and releases the memory if that was the last one. Takes the lock. */
 void gcr_table_put(struct gcr_memory *memory);
-/* Release the real handles and descriptors of memory that has no users left. */
+/* Releases the real handles and descriptors of memory that has no users left. */
 void gcr_table_release_dead(struct gcr_memory *dead);
 
 #endif
