@@ -62,16 +62,18 @@ static bool has_library(struct gcr_process *process)
 
 static int park_all(struct gcr_dump *dump, struct gcr_error *error)
 {
-	int64_t left_usec = gcr_task_deadline_usec(dump->task) - gcr_clock_usec();
+	int64_t left_msec =
+		(gcr_task_deadline_usec(dump->task) - gcr_clock_usec()) / GCR_USEC_PER_MSEC;
 	struct gcr_process *process;
 	int result = 0;
 
+	/* The deadline can have passed by now: the dump ends soon, and unparks them. */
+	if (left_msec < 0)
+		left_msec = 0;
+
 	for (unsigned int i = 0; !result && (process = gcr_task_sibling(dump->task, i)); i++) {
 		if (has_library(process))
-			result = gcr_park(process,
-					  (uint32_t)(left_usec / GCR_USEC_PER_MSEC) +
-						  PARK_MARGIN_MSEC,
-					  error);
+			result = gcr_park(process, (uint32_t)left_msec + PARK_MARGIN_MSEC, error);
 		if (result < 0)
 			gcr_error_prefix(error, "process %d", (int)process->pid);
 	}

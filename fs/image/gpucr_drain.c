@@ -99,10 +99,10 @@ static void drain_all(struct pollfd *sources, nfds_t count)
 }
 
 /*
- * Returns the descriptors that this program was given, which are numbered consecutively from FIRST,
- * and their number. NULL: there are none, or no memory.
+ * Finds the descriptors that this program was given, which are numbered consecutively from FIRST.
+ * *ret_sources, owned by the caller, is NULL if there are none. False: there is no memory.
  */
-static struct pollfd *find_sources(nfds_t *ret_count)
+static bool find_sources(struct pollfd **ret_sources, nfds_t *ret_count)
 {
 	struct pollfd *sources = NULL;
 	struct stat stat;
@@ -111,14 +111,17 @@ static struct pollfd *find_sources(nfds_t *ret_count)
 	while (fstat(FIRST + (int)count, &stat) == 0) {
 		struct pollfd *more = reallocarray(sources, count + 1, sizeof(*sources));
 
-		if (!more)
-			break;
+		if (!more) {
+			free(sources);
+			return false;
+		}
 		sources = more;
 		sources[count] = (struct pollfd){.fd = FIRST + (int)count, .events = POLLIN};
 		count++;
 	}
 	*ret_count = count;
-	return sources;
+	*ret_sources = sources;
+	return true;
 }
 
 /*
@@ -151,10 +154,15 @@ int main(void)
 {
 	struct pollfd *sources;
 	nfds_t count;
-	pid_t pid = fork();
+	pid_t pid;
 
-	if (pid)
+	if (!find_sources(&sources, &count))
+		return EXIT_FAILURE;
+	pid = fork();
+	if (pid) {
+		free(sources);
 		return pid < 0;
+	}
 	/* Signals from a terminal or from stopping a service are meant for other processes. */
 	signal(SIGHUP, SIG_IGN);
 	signal(SIGINT, SIG_IGN);
@@ -162,7 +170,6 @@ int main(void)
 	signal(SIGTERM, SIG_IGN);
 	/* Output beyond a limit of file sizes is lost, as on a full disk. */
 	signal(SIGXFSZ, SIG_IGN);
-	sources = find_sources(&count);
 	keep_draining(sources, count);
 	free(sources);
 	return EXIT_SUCCESS;

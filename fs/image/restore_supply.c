@@ -144,7 +144,7 @@ static int start_drain(struct gcr_restore *restore, int cgroup_procs_fd, const s
 		gcr_environment_copy(NULL, 0, NULL);
 	char name[] = DRAIN_PROGRAM;
 	char *arguments[] = {name, NULL};
-	int status, pidfd, result;
+	int status = 0, pidfd, result;
 	pid_t pid;
 
 	if (!path || !environment)
@@ -166,6 +166,11 @@ static int start_drain(struct gcr_restore *restore, int cgroup_procs_fd, const s
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	close(pidfd);
+	if (status)
+		return gcr_error_set(error, EIO,
+				     "%s ended at its start, perhaps for want of memory or of "
+				     "processes: nothing would read the program's output",
+				     path);
 	return 0;
 }
 

@@ -216,6 +216,7 @@ int gcr_process_create(struct gcr_processes *processes, pid_t pid, uint64_t star
 	_cleanup_(gcr_process_unref_cleanup) struct gcr_process *process = NULL;
 	struct gcr_proc_status status;
 	struct gcr_proc_stat stat;
+	uid_t owner = 0;
 	gid_t unused;
 	int result;
 
@@ -240,13 +241,13 @@ int gcr_process_create(struct gcr_processes *processes, pid_t pid, uint64_t star
 	process->state = GCR_STATE_RUNNING;
 	process->state_since_usec = gcr_clock_real_usec();
 	memcpy(process->comm, stat.comm, sizeof(process->comm));
-	gcr_proc_owner(pid, &process->owner, &unused);
-	atomic_init(&process->last_owner, process->owner);
-	/* By the user who has started it: whose /proc/PID is can be changed by a program. */
+	gcr_proc_owner(pid, &owner, &unused);
+	atomic_init(&process->last_owner, owner);
 	result = gcr_proc_status(pid, &status);
-	if (!result)
-		result = gcr_event_log_create_of(
-			gcr_quota_owner(process->daemon->quota, status.real_uid), &process->events);
+	if (result < 0)
+		return result;
+	process->real_uid = status.real_uid;
+	result = gcr_event_log_create_of(gcr_process_event_owner(process), &process->events);
 	if (result < 0)
 		return result;
 	result = gcr_proc_open(pid, stat.start_ticks, &process->pidfd);

@@ -66,11 +66,12 @@ struct gcr_process {
 	int pidfd;
 	struct gcr_event_log *events;
 	/*
-	 * The owner of /proc/PID when the process was found: lines about the process in the
-	 * daemon's event log count to this user. Not used to check rights.
+	 * The user who ran the process when it was found: lines about the process in logs, and the
+	 * time of looks at it, count for him. A program can change the owner of its /proc/PID, but
+	 * not this. Not used to check rights.
 	 */
-	uid_t owner;
-	_Atomic uid_t last_owner; /* likewise, when last asked for (gcr_process_find_owner()) */
+	uid_t real_uid;
+	_Atomic uid_t last_owner; /* of /proc/PID, when last asked for (gcr_process_find_owner()) */
 	bool launcher; /* uses no GPU; stands for the GPU processes below it; not listed */
 	/* The vendor of the GPUs in use; meaningless for a launcher. Changed only by recovery. */
 	struct gcr_vendor *_Atomic vendor;

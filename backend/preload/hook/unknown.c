@@ -34,7 +34,8 @@ static void append(char *list, size_t size, const char *name)
 	static const char more[] = " ...";
 	size_t length = strnlen(list, size - 1), room = size - length - sizeof(more);
 
-	if (length + sizeof(more) > size || (length && !strcmp(list + length - 4, more)))
+	if (length + sizeof(more) > size ||
+	    (length >= sizeof(more) - 1 && !strcmp(list + length - (sizeof(more) - 1), more)))
 		return;
 	if (strlen(name) + 1 > room) {
 		memcpy(list + length, more, sizeof(more));

@@ -16,6 +16,7 @@ from harness import BUILD, check, equal, read_file, wait_for
 
 LIMIT, KEPT = 1 << 20, 512 << 10  # fs/image/drain.h
 CUT = '[gpucr-drain: '
+NOBODY = 65534
 
 
 class Drain:
@@ -188,6 +189,20 @@ def test_no_reader_of_the_log():
             one.write('v' * (2 * LIMIT))
             check(os.stat(one.log).st_size <= LIMIT, os.stat(one.log).st_size)
         one.ends_now()
+
+
+def test_that_cannot_start():
+    """It says so, by its status: nobody would read what the program writes."""
+    if os.geteuid():
+        return
+    program = os.open(f'{BUILD}/backend/cuda/gpucr-drain', os.O_RDONLY)
+    pid = os.fork()
+    if not pid:
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        os.setresuid(*[NOBODY] * 3)
+        os.execve(program, ['gpucr-drain'], dict(os.environ))
+    equal(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 1)
+    os.close(program)
 
 
 if __name__ == '__main__':

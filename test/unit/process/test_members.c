@@ -1,16 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* fs/process/process_table.c: which listed processes are below another one, in a long chain. */
+/*
+ * fs/process/process_table.c: which listed processes are below another one, in a long chain; and
+ * for whom the lines of a process count.
+ */
 #include <errno.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 #include "fs/daemon.h"
 #include "fs/process/process_private.h"
 #include "lib/cleanup.h"
 #include "lib/proc_lineage.h"
+#include "lib/procfs.h"
 #include "test/unit/chain.h"
+#include "test/unit/child.h"
 #include "test/unit/test.h"
 
-#define LISTED 50 /* at the bottom of the chain */
+#define LISTED	  50 /* at the bottom of the chain */
+#define SOME_USER 1001
 
 static struct gcr_daemon served;
 static struct gcr_processes table;
@@ -72,6 +80,30 @@ static void check_members(int ancestor, int first, int end)
 	gcr_process_unref(launcher);
 }
 
+static void become_undumpable(const char *argument)
+{
+	(void)argument;
+	CHECK(setresuid(SOME_USER, SOME_USER, SOME_USER) == 0 && prctl(PR_SET_DUMPABLE, 0) == 0);
+}
+
+/* The lines of a process that does not let itself be looked at count for its user, not for root. */
+static void test_event_owner(void)
+{
+	struct gcr_process *process;
+	struct child child;
+	gid_t gid;
+	uid_t uid;
+
+	if (geteuid())
+		return;
+	child = start_child(become_undumpable, NULL);
+	CHECK(gcr_proc_owner(child.pid, &uid, &gid) == 0 && uid == 0);
+	process = make_process(child.pid, false);
+	CHECK(gcr_process_event_owner(process) == SOME_USER);
+	gcr_process_unref(process);
+	end_child(child);
+}
+
 int main(void)
 {
 	const int first = CHAIN - LISTED;
@@ -90,5 +122,6 @@ int main(void)
 	check_members(CHAIN - 1, 0, 0);
 	unlist_all();
 	end_chain();
+	test_event_owner();
 	return 0;
 }
