@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The images pstree.img and core-N.img: two magic numbers, then for each process, or once, a length
- * (32 bits, the host's order) and a message of images/pstree.proto or core.proto of CRIU 4 in the
- * encoding of protocol buffers. The images are untrusted: they may have been copied from elsewhere.
- */
+/* The messages of core-N.img are those of images/core.proto of CRIU 4. */
 #include "criu-glue/parent_death.h"
 
 #include <errno.h>
@@ -12,148 +8,39 @@
 #include <string.h>
 #include <sys/uio.h>
 
+#include "criu-glue/image.h"
 #include "criu-glue/protobuf.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
 
-#define IMAGE_BYTES_MAX (64u << 20)
-#define COMMON_MAGIC	0x54564319u /* criu/include/magic.h */
-#define PSTREE_MAGIC	0x50273030u
-#define CORE_MAGIC	0x55053847u
-
-/* Field numbers of pstree_entry, core_entry and thread_core_entry. */
+/* Field numbers of core_entry and thread_core_entry. */
 enum {
-	FIELD_PID = 1,
-	FIELD_PARENT = 2,
-	FIELD_THREADS = 5,
-
 	FIELD_THREAD_CORE = 5,
 
 	FIELD_PARENT_DEATH = 8,
 };
 
-/* A growing list of thread ids. */
-struct threads {
-	pid_t *list;
-	size_t count, room;
-};
-
-/* Checks the magic numbers; *ret_at is the position after them. */
-static int begin_image(const uint8_t *image, size_t bytes, uint32_t kind, const uint8_t **ret_at)
-{
-	const uint32_t magic[2] = {COMMON_MAGIC, kind};
-
-	if (bytes < sizeof(magic) || memcmp(image, magic, sizeof(magic)) != 0)
-		return -EIO;
-	*ret_at = image + sizeof(magic);
-	return 0;
-}
-
-/* Moves *at behind the next message of an image, which begins at *ret_message. */
-static int next_message(const uint8_t **at, const uint8_t *end, const uint8_t **ret_message)
-{
-	uint32_t length;
-
-	if ((size_t)(end - *at) < sizeof(length))
-		return -EIO;
-	memcpy(&length, *at, sizeof(length));
-	*ret_message = *at + sizeof(length);
-	if (length > (size_t)(end - *ret_message))
-		return -EIO;
-	*at = *ret_message + length;
-	return 0;
-}
-
 /* ---- the tree ---- */
-
-static int add_thread(struct threads *threads, uint64_t number)
-{
-	if (!number || number > INT32_MAX)
-		return -EIO;
-	if (threads->count == threads->room) {
-		size_t room = threads->room ? threads->room * 2 : 16;
-		pid_t *list = reallocarray(threads->list, room, sizeof(*list));
-
-		if (!list)
-			return -ENOMEM;
-		threads->list = list;
-		threads->room = room;
-	}
-	threads->list[threads->count++] = (pid_t)number;
-	return 0;
-}
-
-/* Adds the ids of a field, which has one or several packed ones. -EIO, -ENOMEM. */
-static int add_threads(struct threads *threads, const struct gcr_protobuf_field *field)
-{
-	const uint8_t *at = field->content, *end = at + field->content_bytes;
-	int result = 0;
-
-	if (field->wire != GCR_PROTOBUF_VARINT && field->wire != GCR_PROTOBUF_BYTES)
-		return -EIO;
-	while (at < end && !result) {
-		uint64_t number;
-
-		result = gcr_protobuf_varint(&at, end, &number) ? add_thread(threads, number)
-								: -EIO;
-	}
-	return result;
-}
-
-/*
- * Adds the threads of a process without a parent in the tree. The main thread has the process's own
- * id, and may be missing in the list.
- */
-static int add_process(struct threads *threads, const uint8_t *message, const uint8_t *end)
-{
-	size_t before = threads->count;
-	struct gcr_protobuf_field field;
-	uint64_t pid = 0, parent = 0;
-	bool is_listed = false;
-	int result = 0;
-
-	for (const uint8_t *at = message; at < end && !result;) {
-		if (!gcr_protobuf_next(&at, end, &field))
-			return -EIO;
-		if (field.number == FIELD_PID)
-			pid = field.value;
-		else if (field.number == FIELD_PARENT)
-			parent = field.value;
-		else if (field.number == FIELD_THREADS)
-			result = add_threads(threads, &field);
-	}
-	if (result < 0)
-		return result;
-	if (parent) {
-		threads->count = before;
-		return 0;
-	}
-	for (size_t i = before; i < threads->count; i++)
-		is_listed |= (uint64_t)threads->list[i] == pid;
-	return is_listed ? 0 : add_thread(threads, pid);
-}
 
 int gcr_parent_death_threads(const uint8_t *image, size_t bytes, pid_t **ret_threads,
 			     size_t *ret_count)
 {
-	const uint8_t *at, *end = image + bytes, *message;
-	struct threads threads = {0};
-	int result = begin_image(image, bytes, PSTREE_MAGIC, &at);
+	struct gcr_criu_tree tree;
+	int result = gcr_criu_tree_parse(image, bytes, &tree);
+	size_t count = 0;
 
-	while (!result && at < end) {
-		result = next_message(&at, end, &message);
-		if (!result)
-			result = add_process(&threads, message, at);
-	}
-	if (!result && !threads.count)
+	/* The list is cut down in place: threads are in the order of their processes. */
+	for (size_t i = 0; !result && i < tree.count; i++)
+		for (size_t j = 0; j < tree.processes[i].count && !tree.processes[i].parent; j++)
+			tree.threads[count++] = tree.threads[tree.processes[i].first + j];
+	if (!result && !count)
 		result = -EIO;
-	if (result < 0) {
-		free(threads.list);
-		return result;
+	if (!result) {
+		*ret_threads = TAKE_PTR(tree.threads);
+		*ret_count = count;
 	}
-	*ret_threads = threads.list;
-	*ret_count = threads.count;
-	return 0;
+	gcr_criu_tree_finish(&tree);
+	return result;
 }
 
 /* ---- a thread ---- */
@@ -186,12 +73,12 @@ static int clear_thread(uint8_t *image, const uint8_t *message, const uint8_t *e
 int gcr_parent_death_clear(uint8_t *image, size_t bytes, bool *ret_had)
 {
 	const uint8_t *at, *end = image + bytes, *message;
-	int result = begin_image(image, bytes, CORE_MAGIC, &at);
+	int result = gcr_criu_image_begin(image, bytes, GCR_CRIU_CORE, &at);
 	struct gcr_protobuf_field field;
 	bool had = false;
 
 	while (!result && at < end) {
-		result = next_message(&at, end, &message);
+		result = gcr_criu_image_next(&at, end, &message);
 		while (!result && message < at) {
 			if (!gcr_protobuf_next(&message, at, &field))
 				return -EIO;
@@ -210,27 +97,6 @@ int gcr_parent_death_clear(uint8_t *image, size_t bytes, bool *ret_had)
 
 /* ---- all images ---- */
 
-static int fail(struct gcr_error *error, int result, const char *name)
-{
-	if (result == -ENOMEM)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	return gcr_error_set(error, EIO, "CRIU's %s is damaged, or of a kind that is not known",
-			     name);
-}
-
-static int read_image(int images_fd, const char *name, void **ret_bytes, size_t *ret_size,
-		      struct gcr_error *error)
-{
-	int result = gcr_beneath_read(images_fd, name, IMAGE_BYTES_MAX, ret_bytes, ret_size, error);
-
-	if (result >= 0 || result == -ENOMEM)
-		return result;
-	/* The caller gets -EIO for a missing image as for a damaged one. */
-	gcr_error_prefix(error, "CRIU's %s", name);
-	error->number = EIO;
-	return -EIO;
-}
-
 static int look_at_thread(int images_fd, pid_t number, bool is_to_change, bool *ret_had,
 			  struct gcr_error *error)
 {
@@ -240,12 +106,12 @@ static int look_at_thread(int images_fd, pid_t number, bool is_to_change, bool *
 	int result;
 
 	snprintf(name, sizeof(name), "core-%d.img", (int)number);
-	result = read_image(images_fd, name, &bytes, &part.iov_len, error);
+	result = gcr_criu_image_read(images_fd, name, &bytes, &part.iov_len, error);
 	if (result < 0)
 		return result;
 	result = gcr_parent_death_clear(bytes, part.iov_len, ret_had);
 	if (result < 0)
-		return fail(error, result, name);
+		return gcr_criu_image_fail(error, result, name);
 	if (!is_to_change || !*ret_had)
 		return 0;
 	part.iov_base = bytes;
@@ -257,19 +123,18 @@ static int look_at_thread(int images_fd, pid_t number, bool is_to_change, bool *
 
 static int look(int images_fd, bool is_to_change, bool *ret_has, struct gcr_error *error)
 {
-	static const char tree[] = "pstree.img";
 	_cleanup_free_ pid_t *threads = NULL;
 	_cleanup_free_ void *bytes = NULL;
 	bool has = false;
 	size_t size, count = 0;
 	int result;
 
-	result = read_image(images_fd, tree, &bytes, &size, error);
+	result = gcr_criu_image_read(images_fd, GCR_CRIU_PSTREE_NAME, &bytes, &size, error);
 	if (result < 0)
 		return result;
 	result = gcr_parent_death_threads(bytes, size, &threads, &count);
 	if (result < 0)
-		return fail(error, result, tree);
+		return gcr_criu_image_fail(error, result, GCR_CRIU_PSTREE_NAME);
 	for (size_t i = 0; i < count && !result; i++) {
 		bool had = false;
 

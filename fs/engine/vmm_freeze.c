@@ -414,8 +414,11 @@ int gcr_vmm_freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 
 	*ret_state = GCR_STATE_RUNNING;
 	result = prepare(vmm, ret_state, error);
-	if (result < 0)
+	/* Room may have been claimed before a check failed. */
+	if (result < 0) {
+		gcr_store_end_claim(process->daemon->store, process->pid, process->start_ticks);
 		return gcr_vmm_map_error(result, error);
+	}
 	result = move_out(vmm, error);
 	/* The freeze may have failed before the snapshot used the claimed room. */
 	gcr_store_end_claim(process->daemon->store, process->pid, process->start_ticks);

@@ -85,9 +85,10 @@ static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 	}
 	if (!result && control == GCR_CONTROL_CHECKPOINTED)
 		result = gcr_drive_to_checkpointed(drive, &back_error);
-	if (!result)
-		result = keep_changes(vmm, &back_error);
 	if (result < 0)
+		gcr_vmm_add_words(vmm, &back_error, error);
+	/* Whatever the driver says: the program has these changes nowhere else. */
+	if (keep_changes(vmm, &back_error) < 0)
 		gcr_vmm_add_words(vmm, &back_error, error);
 	drive->record.swap_pid = 0;
 	if (gcr_drive_write_record(drive, GCR_RECORD_FROZEN, &back_error) < 0)

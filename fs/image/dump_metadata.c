@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "criu-glue/creds.h"
 #include "fs/base/errand.h"
 #include "fs/base/mountpoint.h"
 #include "fs/helper/helper.h"
@@ -30,8 +31,14 @@
 #define READERS_MAX	  8u
 #define READER_LOOK_USEC  (50 * GCR_USEC_PER_MSEC)
 #define VRAM_NAME	  GCR_MANIFEST_FILES
-#define PAPER_MODE	  0440
+#define DIGESTS_MODE	  0440
 #define METADATA_DIR_MODE 0750
+/*
+ * Of what CRIU writes, and what tells of it. CRIU reads the tree as root, while processes outside
+ * can still change what it reads: so not even the owner of the tree reads it.
+ */
+#define SECRET_MODE	  0400
+#define SECRET_DIR_MODE	  0700
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
 
@@ -173,6 +180,14 @@ static int give(const struct gcr_dump *dump, int fd, const char *name, mode_t mo
 		mode &= ~(mode_t)(S_IRWXG | S_IRWXO);
 	if (fchownat(fd, name, 0, gcr_dump_place_gid(dump), AT_SYMLINK_NOFOLLOW) < 0 ||
 	    fchmodat(fd, name, mode, 0) < 0)
+		return fail(error, errno, name);
+	return 0;
+}
+
+/* Makes the file @name in @fd root's, with @mode, which is for no group. */
+static int give_to_root(int fd, const char *name, mode_t mode, struct gcr_error *error)
+{
+	if (fchownat(fd, name, 0, 0, AT_SYMLINK_NOFOLLOW) < 0 || fchmodat(fd, name, mode, 0) < 0)
 		return fail(error, errno, name);
 	return 0;
 }
@@ -376,7 +391,7 @@ static int take_metadata(const struct gcr_dump *dump, const struct gcr_dump_memb
 			gcr_snapshot_first_chunk(snapshot, gcr_snapshot_count(snapshot)), &written,
 			error);
 	if (!result)
-		result = give(dump, root_fd, GCR_DIGESTS_NAME, PAPER_MODE, error);
+		result = give(dump, root_fd, GCR_DIGESTS_NAME, DIGESTS_MODE, error);
 	/* Another manifest may have been put there between the two reads. */
 	if (!result && (!gcr_digest_equal(&written, &manifest->digests) ||
 			manifest->allocations_count != gcr_snapshot_count(snapshot)))
@@ -416,7 +431,7 @@ static int make_metadata(const struct gcr_dump *dump, const struct gcr_dump_memb
 	result = gcr_digests_write(root_fd, manifest->generation, NULL, 0, &manifest->digests,
 				   error);
 	if (!result)
-		result = give(dump, root_fd, GCR_DIGESTS_NAME, PAPER_MODE, error);
+		result = give(dump, root_fd, GCR_DIGESTS_NAME, DIGESTS_MODE, error);
 	if (!result)
 		*ret_manifest = TAKE_PTR(manifest);
 	return result;
@@ -535,7 +550,7 @@ static int write_manifest(const struct gcr_dump *dump, int root_fd, struct gcr_m
 {
 	int result = gcr_manifest_write(root_fd, manifest, error);
 
-	return result ? result : give(dump, root_fd, GCR_MANIFEST_NAME, PAPER_MODE, error);
+	return result ? result : give_to_root(root_fd, GCR_MANIFEST_NAME, SECRET_MODE, error);
 }
 
 /* Writes the directory of a GPU process other than the root. */
@@ -683,6 +698,38 @@ static int check_core(const struct gcr_dump *dump, const struct gcr_dump_member 
 	return check_image(dump, name, error);
 }
 
+/*
+ * Checks that each process that CRIU has dumped is still there, with the rights that its image
+ * says. -EPERM, -EBUSY, and the other errors of gcr_criu_check_creds().
+ */
+static int check_creds(const struct gcr_dump *dump, struct gcr_error *error)
+{
+	_cleanup_free_ pid_t *pids = calloc(dump->count, sizeof(*pids));
+	size_t count = 0;
+	int result;
+
+	if (!pids)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < dump->count; i++)
+		if (!gcr_dump_is_gone(&dump->members[i]))
+			pids[count++] = dump->members[i].proc.pid;
+	result = gcr_criu_check_creds(dump->images_fd, pids, count, error);
+	/* A number that was given to another process in between says nothing. */
+	for (size_t i = 0, at = 0; i < dump->count && at < count && !result; i++) {
+		const struct gcr_dump_member *member = &dump->members[i];
+
+		if (member->proc.pid != pids[at])
+			continue;
+		at++;
+		if (gcr_dump_is_gone(member))
+			result = gcr_error_set(error, EBUSY,
+					       "process %d has ended since CRIU dumped it: write "
+					       "dump again",
+					       (int)member->proc.pid);
+	}
+	return result;
+}
+
 int gcr_dump_check_images(const struct gcr_dump *dump, struct gcr_error *error)
 {
 	int result = check_image(dump, "inventory.img", error);
@@ -691,7 +738,7 @@ int gcr_dump_check_images(const struct gcr_dump *dump, struct gcr_error *error)
 		result = check_image(dump, "pstree.img", error);
 	for (size_t i = 0; i < dump->count && !result; i++)
 		result = check_core(dump, &dump->members[i], error);
-	return result;
+	return result ? result : check_creds(dump, error);
 }
 
 static int compare_images(const void *left, const void *right)
@@ -753,7 +800,7 @@ static int describe_images(struct gcr_dump *dump, struct gcr_manifest *manifest,
 		result = describe_image(dump->images_fd, entry->d_name,
 					&images[manifest->images_count], error);
 		if (!result)
-			result = give(dump, dump->images_fd, entry->d_name, PAPER_MODE, error);
+			result = give_to_root(dump->images_fd, entry->d_name, SECRET_MODE, error);
 		manifest->images_count += !result;
 		if (!result && gcr_task_stopped(dump->task))
 			result = gcr_error_set(error, ECANCELED, "%s", "");
@@ -776,7 +823,7 @@ static int write_list(struct gcr_dump *dump, struct gcr_error *error)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	part.iov_base = text;
 	result = gcr_beneath_replace(dump->root_fd, FILES_NAME, &part, 1, error);
-	return result ? result : give(dump, dump->root_fd, FILES_NAME, PAPER_MODE, error);
+	return result ? result : give_to_root(dump->root_fd, FILES_NAME, SECRET_MODE, error);
 }
 
 int gcr_dump_write_metadata(struct gcr_dump *dump, struct gcr_error *error)
@@ -793,7 +840,7 @@ int gcr_dump_write_metadata(struct gcr_dump *dump, struct gcr_error *error)
 	if (!result)
 		result = describe_tree(dump, manifest, &manifest->tree, error);
 	if (!result)
-		result = give(dump, dump->root_fd, GCR_MANIFEST_IMAGES, METADATA_DIR_MODE, error);
+		result = give_to_root(dump->root_fd, GCR_MANIFEST_IMAGES, SECRET_DIR_MODE, error);
 	if (!result)
 		result = write_manifest(dump, dump->root_fd, manifest, error);
 	if (!result && (fchown(dump->root_fd, 0, gcr_dump_place_gid(dump)) < 0 ||

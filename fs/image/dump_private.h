@@ -206,7 +206,8 @@ int gcr_dump_write_metadata(struct gcr_dump *dump, struct gcr_error *error);
 
 /*
  * Checks that CRIU has written the images that it reports: its inventory, the list of the tree, and
- * one of each member. -EIO.
+ * one of each member; and that each process in them is still there, with the rights that its image
+ * says. To be called while CRIU holds the tree. -EIO, -EPERM, -EBUSY, ...
  */
 int gcr_dump_check_images(const struct gcr_dump *dump, struct gcr_error *error);
 

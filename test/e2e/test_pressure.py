@@ -8,7 +8,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vmm
-from harness import MIB, check, equal, same_for_both, wait_for
+from harness import MIB, check, equal, needs_cuda, same_for_both, wait_for
 from pieces import Pieces, noise
 from pressure import kept, never_larger, packed, program, root, text, verbs_at_random, wait_packed
 
@@ -114,7 +114,7 @@ def test_removals_that_take_long():
     """Those of others are waited for only briefly: then there is packed."""
     same_for_both('reclaiming')
     if os.geteuid():
-        raise Skip("a store with a mount of its own is root's")
+        raise harness.Skip("a store with a mount of its own is root's")
     with vmm.machine(options=',store_size=64M') as machine:
         first = program(machine, 32 * MIB, text(1, 32 * MIB))
         second = program(machine, 32 * MIB, text(2, 32 * MIB))
@@ -151,6 +151,23 @@ def test_full_to_the_brim():
             large.thaw()
             other.freeze()
             other.thaw()
+
+
+def test_claim_of_a_freeze_that_fails():
+    """What was packed for it is for others when it fails before it takes any."""
+    needs_cuda('the calls of its checks')
+    with vmm.machine(vram='512M', options=',store_size=100M') as machine:
+        first = program(machine, 60 * MIB, text(1, 60 * MIB))
+        failing = program(machine, 60 * MIB, text(2, 60 * MIB))
+        other = program(machine, 40 * MIB, noise(3, 40 * MIB))
+        first.freeze()
+        # The first look succeeds; the one after the wait for room does not.
+        machine.faults('cuCheckpointProcessGetState where=caller nth=2 times=40 error=304')
+        equal(machine.write(failing.pid, 'freeze'), 'EIO')
+        machine.faults()
+        check(packed(machine, first), 'it has waited for room')
+        other.freeze()
+        other.thaw()
 
 
 def test_kept_goes_last():

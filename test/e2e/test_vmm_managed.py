@@ -239,6 +239,24 @@ def test_way_back_that_fails():
             writers.wait_ticks(1)
 
 
+def test_driver_fails_on_the_way_back():
+    """The driver does not take the process back: what a system call wrote meanwhile is in no other file
+    than the library's, and is kept."""
+    same_for_both('how threads are stopped')
+    with vmm.machine() as machine, Writers(machine) as writers:
+        machine.must(writers.pid, 'freeze')
+        writers.say(b'new words')
+        equal(writers.hear(0.2), b'')
+        machine.faults(f'cuMemcpyHtoD {WRITES} nth=1 error=CUDA_ERROR_UNKNOWN',
+                       'cuCheckpointProcessCheckpoint error=CUDA_ERROR_UNKNOWN')
+        # The way back lasts for as long as fs/engine/drive_control.c hopes for the driver.
+        equal(machine.write(writers.pid, 'thaw'), 'EIO')
+        machine.faults()
+        machine.must(writers.pid, 'thaw')
+        equal(writers.hear(), b'new words')
+        writers.wait_ticks(1)
+
+
 def kill_daemon(machine):
     machine.expects_clean_exit = False
     machine.stop(signal.SIGKILL)

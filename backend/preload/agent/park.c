@@ -38,12 +38,20 @@ int gcr_park_begin(struct gcr_error *error)
 	return 0;
 }
 
-/* Start time of this process, 0 if unknown. */
+/* Start time of this process; 0 if it is not known, for want of a descriptor, say. */
 static uint64_t start_ticks(void)
 {
 	struct gcr_proc_stat stat;
 
 	return gcr_proc_stat(getpid(), &stat) == 0 ? stat.start_ticks : 0;
+}
+
+/* Has CRIU restored this process since its start time was @before? */
+static bool is_restored(uint64_t before)
+{
+	uint64_t now = start_ticks();
+
+	return now && now != before;
 }
 
 void gcr_park_wait(uint32_t limit_ms)
@@ -52,7 +60,7 @@ void gcr_park_wait(uint32_t limit_ms)
 	struct gcr_page *page = gcr_gate_page();
 	uint64_t before = start_ticks();
 
-	for (uint32_t waited_ms = 0; waited_ms < limit_ms && start_ticks() == before;
+	for (uint32_t waited_ms = 0; waited_ms < limit_ms && !is_restored(before);
 	     waited_ms += NAP_MSEC) {
 		if (page && !__atomic_load_n(&page->is_parked, __ATOMIC_SEQ_CST))
 			break;
@@ -62,7 +70,7 @@ void gcr_park_wait(uint32_t limit_ms)
 	 * Check again: CRIU may have stopped the process during the last check, and a daemon may
 	 * have ended the parking since.
 	 */
-	if (start_ticks() != before) {
+	if (is_restored(before)) {
 		gcr_gate_restored();
 		gcr_wakeup_restored();
 		gcr_connection_prepare();

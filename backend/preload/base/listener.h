@@ -28,9 +28,11 @@ typedef void gcr_listener_fork(void);
 typedef void gcr_listener_context_gone(CUcontext context);
 
 /*
- * Told when a green context was destroyed. Memory that was allocated in it belongs to the primary
- * context and stays. Another context may have got this handle already.
+ * Told when a green context is about to be destroyed, which can fail, and when it was. Memory that
+ * was allocated in it belongs to the primary context and stays. At the second call another context
+ * may have got this handle already: a listener remembers at the first one what is to go.
  */
+typedef void gcr_listener_green_going(CUcontext context);
 typedef void gcr_listener_green_gone(CUcontext context);
 
 /*
@@ -71,6 +73,7 @@ typedef void gcr_listener_start(void);
 
 GCR_LISTENERS(fork);
 GCR_LISTENERS(context_gone);
+GCR_LISTENERS(green_going);
 GCR_LISTENERS(green_gone);
 GCR_LISTENERS(primary_gone);
 GCR_LISTENERS(stream_gone);

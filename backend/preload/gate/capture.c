@@ -31,6 +31,7 @@ struct capture {
 	CUstream stream; /* CU_STREAM_PER_THREAD: the default stream of `thread` */
 	pid_t thread;	 /* the thread that began the capture */
 	CUcontext context;
+	bool is_going; /* its context is a green one that is about to be destroyed */
 };
 
 static struct {
@@ -156,7 +157,30 @@ static void context_gone(CUcontext context)
 }
 
 GCR_LISTEN(context_gone, context_gone);
-GCR_LISTEN(green_gone, context_gone);
+
+/* If the context stays, its captures stay marked: they go when it does. */
+static void green_going(CUcontext context)
+{
+	if (count() == 0)
+		return;
+	GCR_LOCK_SCOPE(&captures.lock);
+	for (uint32_t i = 0; i < captures.count; i++)
+		captures.list[i].is_going |= captures.list[i].context == context;
+}
+
+GCR_LISTEN(green_going, green_going);
+
+static void green_gone(CUcontext context)
+{
+	if (count() == 0)
+		return;
+	GCR_LOCK_SCOPE(&captures.lock);
+	for (uint32_t i = 0; i < captures.count; i++)
+		if (captures.list[i].context == context && captures.list[i].is_going)
+			remove_at(i--);
+}
+
+GCR_LISTEN(green_gone, green_gone);
 
 /*
  * Has this capture ended? The default stream of another thread cannot be queried; its capture has

@@ -370,6 +370,7 @@ static CUresult destroy(__typeof__(cuGreenCtxDestroy) *real, struct green *green
 		recorded = record(green, &green->last);
 		pop_owner();
 	}
+	GCR_TELL(green_going, green->context);
 	result = real(green->handle);
 	if (result != CUDA_SUCCESS) {
 		if (recorded == CUDA_SUCCESS)

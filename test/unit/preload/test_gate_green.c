@@ -4,6 +4,7 @@
  * also after the green context was destroyed. Objects made in a green context belong to the primary
  * context.
  */
+#include "backend/preload/gate/capture.h"
 #include "backend/preload/gate/green.h"
 #include "backend/preload/memory/allocation.h"
 #include "backend/preload/memory/limit.h"
@@ -434,7 +435,19 @@ static __typeof__(cuGreenCtxDestroy) *real_destroy;
 static CUcontext reused;
 static CUdeviceptr other_memory;
 
-/* Right after the driver's call another thread gets the handle for a context, and allocates. */
+static CUstream other_stream;
+
+static CUresult say_reused(CUstream stream, CUcontext *ret_context)
+{
+	(void)stream;
+	*ret_context = reused;
+	return CUDA_SUCCESS;
+}
+
+/*
+ * Right after the driver's call another thread gets the handle for a context, allocates, and begins
+ * a capture.
+ */
 static CUresult destroy_and_reuse(void *green)
 {
 	CUresult result = real_destroy(green);
@@ -446,22 +459,36 @@ static CUresult destroy_and_reuse(void *green)
 	CHECK(mapping);
 	mapping->allocation->context = reused;
 	gcr_table_unlock();
+	gcr_reals[GCR_ENTRY_cuStreamGetCtx] = (void *)say_reused;
+	CHECK(cuStreamBeginCapture_v2(other_stream, CU_STREAM_CAPTURE_MODE_RELAXED) ==
+	      CUDA_SUCCESS);
 	return result;
 }
 
-/* The end of a green context frees no memory, whatever context has its handle. */
+/*
+ * The end of a green context frees no memory, and ends no capture but its own, whatever context has
+ * its handle.
+ */
 static void test_handle_is_reused(void)
 {
+	__typeof__(cuStreamGetCtx) *real_get_context;
+	CUgraph graph;
 	void *green;
 
 	use_gpu();
+	CHECK(cuStreamCreate(&other_stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+	real_get_context = GCR_REAL(cuStreamGetCtx);
 	green = make_green();
 	reused = context_of(green);
 	real_destroy = GCR_REAL(cuGreenCtxDestroy);
 	gcr_reals[GCR_ENTRY_cuGreenCtxDestroy] = (void *)destroy_and_reuse;
 	CHECK(cuGreenCtxDestroy(green) == CUDA_SUCCESS);
 	gcr_reals[GCR_ENTRY_cuGreenCtxDestroy] = (void *)real_destroy;
+	gcr_reals[GCR_ENTRY_cuStreamGetCtx] = (void *)real_get_context;
 	CHECK(gcr_allocation_owns(other_memory));
+	CHECK(gcr_captures_open());
+	CHECK(cuStreamEndCapture(other_stream, &graph) == CUDA_SUCCESS);
+	CHECK(!gcr_captures_open());
 }
 
 static const struct gate_test tests[] = {

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The credentials in CRIU's images. CRIU has the dumped process itself tell its credentials, in
+ * memory that other processes of the same user can write to. With the user id 0 in an image, a
+ * restore would make root's process of it. The kernel's word counts: the images are compared with
+ * /proc.
+ */
+#ifndef GCR_CRIU_GLUE_CREDS_H
+#define GCR_CRIU_GLUE_CREDS_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "lib/error.h"
+
+/*
+ * Compares the images in the directory @images_fd with the processes @pids of the tree, which are
+ * stopped. Each thread that CRIU has dumped alive must be a thread of these processes, alive, with
+ * the same user ids, group ids, groups, capabilities and no_new_privs. The caller makes sure that
+ * the pids have been these processes' all the time. Errors, with a message: -EPERM: an image says
+ * something else than the kernel; -EBUSY: a process has ended since CRIU dumped it, so nobody knows
+ * with which rights it ran; -EIO: an image is damaged; -ENOMEM, and errors of /proc.
+ */
+int gcr_criu_check_creds(int images_fd, const pid_t *pids, size_t count, struct gcr_error *error);
+
+#endif
