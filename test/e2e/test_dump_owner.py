@@ -3,6 +3,7 @@
 test/unit/image/test_dump_owner.c for several users, and for what changes while CRIU works."""
 import os
 import shutil
+import signal
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -133,6 +134,77 @@ def test_whose_log():
         fail(NOBODY)
         equal([os.stat(path).st_uid, readable()], [NOBODY, 'ok'])
         dump.as_before(machine, one)
+
+
+# With a child that does nothing; who ends is reaped at once, or not before its parent looks.
+PARENT = """
+import os, signal, sys, time
+if sys.argv[1] == 'reaped':
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+child = os.fork()
+if not child:
+    time.sleep(100000)
+with open(sys.argv[2], 'w') as file:
+    file.write(str(child))
+if not os.fork():
+    os.execv('/bin/sh', ['sh', '-c', sys.argv[3]])
+while True:
+    time.sleep(1000)
+"""
+
+
+def test_killed_when_criu_has_dumped_it():
+    """Its memory is in the images, and nobody can look any more with which rights it ran."""
+    same_for_both('what CRIU has written')
+    for how in 'reaped', 'zombie':
+        with dump.machine(wrapped=True) as machine:
+            number = f'{machine.directory}/child'
+            root = dump.Program(machine, how, number, dump.demo_in_shell(machine, 'one'), name='parent',
+                                command=[sys.executable, '-c', PARENT])
+            one = dump.Program.below(root, 'one').wait_ready()
+            child = int(harness.read_file(number))
+            machine.criu.set('wait-after')
+            writer = machine.writer(root.pid, 'dump')
+            machine.criu.wait('done')
+            os.kill(child, signal.SIGKILL)
+            wait_for(lambda: not harness.is_alive(child), 'its end')
+            machine.criu.go()
+            equal(writer.result(), 'EBUSY', how)
+            words = machine.error(one.pid)
+            check(f'{child} of the tree has ended since CRIU dumped it' in words, words)
+            machine.criu.set()
+            dump.as_before(machine, one)
+            if how == 'reaped':
+                machine.must(root.pid, 'dump')
+
+
+def test_other_rights_in_the_image():
+    """What CRIU has a process tell about itself is in memory that others of its user can change."""
+    same_for_both('what CRIU has written')
+    with dump.machine(wrapped=True) as machine:
+        one = dump.program(machine)
+        # uid, gid, and so on to fsgid, in creds_entry.
+        ids = b''.join(bytes([number << 3, 0]) for number in range(1, 9))
+        for old, new, what in ((ids, bytes([8, 5]) + ids[2:], 'user or group ids'),
+                               (ids, ids[:-2] + bytes([64, 5]), 'user or group ids'),
+                               (ids, ids[:-2] + bytes([64, 128]), None)):
+            machine.criu.set('wait-after')
+            writer = machine.writer(one.pid, 'dump')
+            pid = machine.criu.wait()
+            machine.criu.wait('done')
+            path = f'/proc/{pid}/fd/3/core-{one.pid}.img'
+            with open(path, 'r+b') as image:
+                bytes_ = image.read()
+                equal(bytes_.count(old), 1, 'the ids of a process of root')
+                image.seek(bytes_.index(old))
+                image.write(new)
+            machine.criu.go()
+            equal(writer.result(), 'EPERM' if what else 'EIO')
+            check(not what or f'has other {what} in CRIU' in machine.error(one.pid),
+                  machine.error(one.pid))
+            machine.criu.set()
+            dump.as_before(machine, one)
+        dump.dumped(machine, one)
 
 
 if __name__ == '__main__':
