@@ -142,7 +142,24 @@ static bool is_dying(struct gcr_drive *drive, const struct gcr_result *answer)
 }
 
 /*
- * Has the driver lost its state of a process that still exists? Then the process has deinitialised.
+ * Has the process replaced its program by execve(2)? Each process with a snapshot had the library's
+ * page in its memory, and has it in no other program. A page that cannot be looked for may be
+ * there.
+ */
+static bool has_other_program(struct gcr_process *process)
+{
+	struct gcr_page_facts unused;
+	bool had_page;
+
+	pthread_mutex_lock(&process->lock);
+	had_page = process->snapshot && !process->link;
+	pthread_mutex_unlock(&process->lock);
+	return had_page && gcr_link_facts_unconnected(process, &unused) == -ENOTCONN;
+}
+
+/*
+ * Has the driver lost its state of a process that still exists? Then the process has deinitialised,
+ * or has another program.
  */
 static bool has_lost_state(struct gcr_drive *drive, const struct gcr_result *answer)
 {
@@ -161,8 +178,10 @@ static bool has_lost_state(struct gcr_drive *drive, const struct gcr_result *ans
 	had_state = drive->had_state ||
 		    (drive->task->from == GCR_STATE_RUNNING && *process->generation);
 	pthread_mutex_unlock(&process->lock);
-	drive->is_ending |= had_state;
-	return had_state;
+	if (!had_state)
+		drive->is_replaced = has_other_program(process);
+	drive->is_ending |= had_state || drive->is_replaced;
+	return had_state || drive->is_replaced;
 }
 
 bool gcr_drive_is_ending(struct gcr_drive *drive)
@@ -173,6 +192,11 @@ bool gcr_drive_is_ending(struct gcr_drive *drive)
 
 static int say_ending(struct gcr_drive *drive, struct gcr_error *error)
 {
+	if (drive->is_replaced)
+		return gcr_error_set(error, ESRCH,
+				     "process %d has replaced its program by execve(2): what was "
+				     "frozen of it is of no use any more, and has been removed",
+				     (int)drive->process->pid);
 	return gcr_error_set(error, ESRCH, "process %d is ending", (int)drive->process->pid);
 }
 

@@ -49,6 +49,7 @@ struct gcr_drive {
 	bool had_state;	   /* the driver has known the process, in this drive or before */
 	bool lacks_state;  /* the driver says that it does not know the process */
 	bool is_ending;	   /* the process is ending, as the driver or the preload library says */
+	bool is_replaced; /* the process has another program: nothing of the frozen one is of use */
 	bool need_unknown; /* not listed by NVML: its need is the VRAM that a checkpoint frees */
 	uint64_t free_before[GCR_GPUS_MAX];
 	uint64_t bytes; /* of VRAM that a checkpoint would put into the process's host memory */

@@ -5,6 +5,7 @@ import os
 import re
 import resource
 import signal
+import subprocess
 import sys
 import threading
 
@@ -12,7 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
 import vmm
-from harness import check, equal, same_for_both, wait_for
+from harness import check, equal, needs_cuda, same_for_both, wait_for
 
 LOOKERS = 3
 BEGINNINGS = 15
@@ -77,6 +78,52 @@ def test_looked_for_as_it_begins():
                 gone = re.findall(rf'^\S+ {program.pid} - gone .*$', events, re.MULTILINE)
                 equal(gone, [], 'while it lives')
                 program.end()
+
+
+# Has VRAM, and becomes another program at a signal.
+REPLACED = '''
+import ctypes, os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+cuda = ctypes.CDLL('libcuda.so.1')
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+results = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+           cuda.cuCtxSetCurrent(context), cuda.cuMemAlloc_v2(ctypes.byref(memory), 8 << 20)]
+print(results, flush=True)
+signal.sigwait([signal.SIGUSR1])
+os.execv('/bin/sleep', ['sleep', '1000'])
+'''
+
+
+def test_other_program_after_execve():
+    """What was frozen of the old one is of no use: the first verb removes it."""
+    needs_cuda('the state of a process')
+    with vmm.machine() as machine:
+        with subprocess.Popen([*vendor.RUN, sys.executable, '-c', REPLACED], env=machine.env,
+                              stdout=subprocess.PIPE, text=True) as program:
+            try:
+                equal(program.stdout.readline(), '[0, 0, 0, 0]\n')
+                machine.wait_status(program.pid, 'engine', vendor.ENGINE)
+                machine.must(program.pid, 'freeze')
+                check(int(machine.status(program.pid)['held_bytes']) >= 8 * harness.MIB, 'it holds VRAM')
+                program.send_signal(signal.SIGUSR1)
+                wait_for(lambda: harness.read_file(f'/proc/{program.pid}/comm') == 'sleep\n',
+                         'the other program')
+                words = []
+
+                def is_over():
+                    result = machine.write(program.pid, 'thaw')
+                    words.append(f'{result}: {machine.error(program.pid)}')
+                    return result == 'ESRCH'
+
+                # Its connection is seen to have ended a moment later.
+                wait_for(is_over, f'the end of the old program: {words}')
+                check('has replaced its program' in words[-1], words[-1])
+                wait_for(lambda: int(machine.status_of_all()['store_used_bytes']) == 0,
+                         'an empty store')
+                equal(os.listdir(f'{machine.runtime}/processes'), [], 'records')
+                wait_for(lambda: program.pid not in machine.pids(), 'its end in the list')
+            finally:
+                program.kill()
 
 
 def test_store_cannot_be_read_once():
