@@ -541,7 +541,7 @@ static void test_aborted_place(void)
 	stop();
 }
 
-#define GOING_COUNT 20
+#define GOING_COUNT 100 /* more than are removed while they are queued */
 
 static unsigned int count_going(void)
 {
@@ -572,7 +572,7 @@ static void test_queued_at_the_end(uint64_t pool_bytes)
 	start(1024 * MIB, pool_bytes);
 	CHECK(!try_create(1000, PAGE, &frozen, &error));
 	for (int i = 0; i < GOING_COUNT; i++)
-		CHECK(!try_create(2000 + i, 8 * MIB, &going[i], &error));
+		CHECK(!try_create(2000 + i, PAGE, &going[i], &error));
 	gcr_snapshot_unref(frozen);
 	for (size_t i = 0; i < GOING_COUNT; i++)
 		gcr_snapshot_discard(going[i]);
