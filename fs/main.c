@@ -411,7 +411,7 @@ static void stop_parts(struct gcr_daemon *daemon)
 	gcr_restores_stop(daemon);
 	gcr_operations_stop(daemon);
 	gcr_pack_after_destroy(daemon->pack_after);
-	gcr_packings_stop();
+	gcr_packings_stop(daemon);
 	if (daemon->loop)
 		gcr_loop_stop(daemon->loop);
 	gcr_sampler_destroy(daemon->sampler);
@@ -512,7 +512,7 @@ static void *wait_for_signals(void *data)
 #endif
 	gcr_restores_stop(daemon);
 	gcr_operations_stop(daemon);
-	gcr_packings_stop();
+	gcr_packings_stop(daemon);
 	gcr_session_stop(daemon);
 	return NULL;
 }

@@ -28,31 +28,22 @@
 
 #define DEADLINE_USEC (600 * GCR_USEC_PER_SEC)
 
-static struct {
-	pthread_mutex_t lock;
-	pthread_cond_t none_left;
-	struct gcr_restore *list;
-} restores = {.lock = PTHREAD_MUTEX_INITIALIZER, .none_left = PTHREAD_COND_INITIALIZER};
-
-static void ref(void *object)
+static struct gcr_restore *restore_of(struct gcr_job *job)
 {
-	struct gcr_restore *restore = object;
-
-	atomic_fetch_add(&restore->references, 1);
+	return (struct gcr_restore *)job; /* its first member */
 }
 
-static void unref(void *object)
+static void destroy(struct gcr_job *job)
 {
-	struct gcr_restore *restore = object;
+	struct gcr_restore *restore = restore_of(job);
 
-	if (atomic_fetch_sub(&restore->references, 1) != 1)
-		return;
 	gcr_place_unref(restore->place);
-	pthread_mutex_destroy(&restore->lock);
-	gcr_waiting_finish(&restore->waiting);
 	free(restore->cgroup);
 	free(restore);
 }
+
+/* Restores are found by their places, and not by processes. */
+static struct gcr_jobs restores = GCR_JOBS_INITIALIZER(NULL, destroy);
 
 void gcr_restore_set_phase(struct gcr_restore *restore, const char *phase)
 {
@@ -64,25 +55,9 @@ const char *gcr_restore_phase_locked(const struct gcr_place *place)
 	return place->restore ? atomic_load(&place->restore->phase) : "-";
 }
 
-static void stop(struct gcr_restore *restore, int reason)
-{
-	pthread_mutex_lock(&restore->lock);
-	if (!restore->stop)
-		restore->stop = reason;
-	pthread_mutex_unlock(&restore->lock);
-	atomic_store(&restore->stop_reading, true);
-}
-
 int gcr_restore_stopped(struct gcr_restore *restore)
 {
-	int reason;
-
-	pthread_mutex_lock(&restore->lock);
-	if (!restore->stop && gcr_clock_usec() >= restore->deadline_usec)
-		restore->stop = ETIMEDOUT;
-	reason = restore->stop;
-	pthread_mutex_unlock(&restore->lock);
-	return reason;
+	return gcr_job_stopped(&restore->job);
 }
 
 int gcr_restore_check_stop(struct gcr_restore *restore, struct gcr_error *error)
@@ -104,49 +79,6 @@ int gcr_restore_check_stop(struct gcr_restore *restore, struct gcr_error *error)
 	default:
 		return gcr_error_set(error, ECANCELED, "thaw was cancelled");
 	}
-}
-
-/* ---- waiting writers ---- */
-
-/*
- * @waiter was interrupted. The last writer that gives up stops the restore; while others still want
- * the restore, this writer is answered at once.
- */
-static void abandon(void *object, struct gcr_waiter *waiter)
-{
-	struct gcr_restore *restore = object;
-	struct gcr_waiter *answer = NULL;
-	bool is_wanted;
-
-	pthread_mutex_lock(&restore->lock);
-	is_wanted = gcr_waiting_abandon(&restore->waiting, waiter) || restore->is_detached;
-	if (is_wanted)
-		answer = gcr_waiting_take(&restore->waiting, waiter);
-	pthread_mutex_unlock(&restore->lock);
-	if (!is_wanted)
-		stop(restore, EINTR);
-	if (answer)
-		gcr_waiter_answer(answer, EINTR);
-	gcr_waiter_unref(answer);
-}
-
-static void answer_all(struct gcr_restore *restore, int error_number)
-{
-	struct gcr_cancellation *cancellation;
-	struct gcr_waiter *waiter;
-
-	do {
-		pthread_mutex_lock(&restore->lock);
-		restore->is_over = true;
-		waiter = gcr_waiting_take(&restore->waiting, NULL);
-		cancellation = gcr_waiting_take_cancellation(&restore->waiting);
-		pthread_mutex_unlock(&restore->lock);
-		if (cancellation)
-			gcr_cancellation_end(cancellation, error_number ? 0 : EBUSY);
-		if (waiter)
-			gcr_waiter_answer(waiter, error_number);
-		gcr_waiter_unref(waiter);
-	} while (waiter || cancellation);
 }
 
 /* ---- the thaw of the restored processes ---- */
@@ -216,7 +148,7 @@ static int thaw(struct gcr_restore *restore, struct gcr_error *error)
 {
 	struct ending ending = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0};
 	struct gcr_command command = {.verb = GCR_VERB_THAW,
-				      .unverified = restore->command.unverified};
+				      .unverified = restore->job.command.unverified};
 	_cleanup_free_ struct gcr_process **processes =
 		calloc(restore->members_count + 1, sizeof(*processes));
 	struct gcr_waiter *waiter;
@@ -230,8 +162,8 @@ static int thaw(struct gcr_restore *restore, struct gcr_error *error)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	for (size_t i = 0; i < restore->members_count; i++)
 		processes[i] = restore->members[i].process;
-	result = gcr_operation_start(restore->daemon, &command, processes, restore->members_count,
-				     waiter, &done, error);
+	result = gcr_operation_start(restore->job.daemon, &command, processes,
+				     restore->members_count, waiter, &done, error);
 	if (!result && !done)
 		result = wait_for(restore, &ending, processes);
 	gcr_waiter_unref(waiter);
@@ -252,7 +184,7 @@ static void become(struct gcr_restore *restore)
 	free(restore->place->cgroup);
 	restore->place->cgroup = TAKE_PTR(restore->cgroup);
 	pthread_mutex_unlock(&restore->place->lock);
-	if (!gcr_processes_find(restore->daemon->processes, restore->root, &root)) {
+	if (!gcr_processes_find(restore->job.daemon->processes, restore->root, &root)) {
 		if (root->start_ticks == restore->root_ticks)
 			process = gcr_process_ref(root);
 		gcr_process_unref(root);
@@ -273,8 +205,8 @@ static int carry_out(struct gcr_restore *restore, struct gcr_error *error)
 	result = gcr_restore_check(restore, error);
 	if (result < 0)
 		return result;
-	if (restore->command.restored)
-		restore->root = restore->command.restored;
+	if (restore->job.command.restored)
+		restore->root = restore->job.command.restored;
 	else
 		result = gcr_restore_run_criu(restore, error);
 	if (!result)
@@ -302,18 +234,10 @@ static int carry_out(struct gcr_restore *restore, struct gcr_error *error)
 	return 0;
 }
 
-static void end(struct gcr_restore *restore)
+static void answer_all(struct gcr_restore *restore, int error_number)
 {
-	struct gcr_restore **link;
-
-	pthread_mutex_lock(&restores.lock);
-	for (link = &restores.list; *link != restore; link = &(*link)->next)
-		;
-	*link = restore->next;
-	if (!restores.list)
-		pthread_cond_broadcast(&restores.none_left);
-	pthread_mutex_unlock(&restores.lock);
-	unref(restore);
+	gcr_job_answer(&restore->job, error_number);
+	gcr_job_answer_cancellations(&restore->job, error_number ? 0 : EBUSY);
 }
 
 static void *run(void *data)
@@ -340,13 +264,13 @@ static void *run(void *data)
 	gcr_restore_forget_metadata(restore);
 	gcr_place_report(place, "thaw", &error);
 	answer_all(restore, error.number);
-	end(restore);
+	gcr_jobs_remove(&restore->job);
 	return NULL;
 }
 
 /*
- * Makes the restore of the place: *ret_restore, with a reference for the caller and one for the
- * list. @waiter (NULL: none) becomes its first waiter. Does not start it. -ENOMEM. Lock: place.
+ * Makes the restore of the place: *ret_restore, with a reference for the caller. @waiter (NULL:
+ * none) becomes its first waiter. Does not start it. -ENOMEM. Lock: place.
  */
 static int start_locked(struct gcr_place *place, const struct gcr_command *command,
 			struct gcr_waiter *waiter, struct gcr_restore **ret_restore)
@@ -355,21 +279,18 @@ static int start_locked(struct gcr_place *place, const struct gcr_command *comma
 
 	if (!restore)
 		return -ENOMEM;
-	atomic_init(&restore->references, 2); /* the list's reference, and the caller's */
-	pthread_mutex_init(&restore->lock, NULL);
-	restore->daemon = place->daemon;
+	gcr_job_init(&restore->job, &restores, place->daemon, command);
+	restore->job.count = 1;
 	restore->place = gcr_place_ref(place);
-	restore->command = *command;
 	restore->from = place->state;
 	restore->started_usec = gcr_clock_usec();
-	restore->deadline_usec = restore->started_usec +
-				 (command->timeout_usec ? command->timeout_usec : DEADLINE_USEC);
+	restore->job.deadline_usec =
+		restore->started_usec +
+		(command->timeout_usec ? command->timeout_usec : DEADLINE_USEC);
 	restore->root_fd = -1;
-	restore->is_detached = !waiter;
 	atomic_init(&restore->phase, "start");
-	if (waiter && gcr_waiting_add(&restore->waiting, waiter, true) < 0) {
-		atomic_store(&restore->references, 1);
-		unref(restore);
+	if (gcr_job_begin(&restore->job, waiter) < 0) {
+		gcr_job_unref(&restore->job);
 		return -ENOMEM;
 	}
 	place->restore = restore;
@@ -388,10 +309,9 @@ static int launch(struct gcr_restore *restore)
 	 * this check.
 	 */
 	pthread_mutex_lock(&restores.lock);
-	restore->next = restores.list;
-	restores.list = restore;
-	if (atomic_load(&restore->daemon->stopping))
-		stop(restore, ESHUTDOWN);
+	gcr_jobs_add_locked(&restore->job);
+	if (atomic_load(&restore->job.daemon->stopping))
+		gcr_job_stop(&restore->job, ESHUTDOWN);
 	pthread_mutex_unlock(&restores.lock);
 	gcr_place_set_state(restore->place, GCR_STATE_RESTORING);
 	pthread_attr_init(&attributes);
@@ -404,31 +324,27 @@ static int launch(struct gcr_restore *restore)
 	pthread_mutex_lock(&restore->place->lock);
 	restore->place->restore = NULL;
 	pthread_mutex_unlock(&restore->place->lock);
-	end(restore);
+	gcr_jobs_remove(&restore->job);
 	return -result;
 }
 
+static bool same_way(const struct gcr_command *left, const struct gcr_command *right)
+{
+	return left->new_pids == right->new_pids && left->restored == right->restored &&
+	       left->unverified == right->unverified && !strcmp(left->stdio, right->stdio) &&
+	       left->gpu_pairs_count == right->gpu_pairs_count &&
+	       !memcmp(left->gpu_pairs, right->gpu_pairs, sizeof(left->gpu_pairs));
+}
+
 /*
- * Makes @waiter wait for @restore. -EBUSY: the restore is over, or has other options; -ENOMEM.
+ * Makes @waiter wait for the restore. -EBUSY: the restore is over, or has other options; -ENOMEM.
  * Lock: place.
  */
 static int join_locked(struct gcr_restore *restore, const struct gcr_command *command,
 		       struct gcr_waiter *waiter)
 {
-	int result = -EBUSY;
-
-	pthread_mutex_lock(&restore->lock);
-	if (!restore->stop && !restore->is_over && restore->command.new_pids == command->new_pids &&
-	    restore->command.restored == command->restored &&
-	    restore->command.unverified == command->unverified &&
-	    !strcmp(restore->command.stdio, command->stdio) &&
-	    restore->command.gpu_pairs_count == command->gpu_pairs_count &&
-	    !memcmp(restore->command.gpu_pairs, command->gpu_pairs, sizeof(command->gpu_pairs)))
-		result = waiter ? gcr_waiting_add(&restore->waiting, waiter, true) : 0;
-	if (!result && !waiter)
-		restore->is_detached = true;
-	pthread_mutex_unlock(&restore->lock);
-	return result;
+	return same_way(&restore->job.command, command) ? gcr_job_join(&restore->job, waiter, true)
+							: -EBUSY;
 }
 
 static int start(struct gcr_place *place, const struct gcr_command *command,
@@ -446,9 +362,8 @@ static int start(struct gcr_place *place, const struct gcr_command *command,
 	if (atomic_load(&place->daemon->stopping)) {
 		result = -ESHUTDOWN;
 	} else if (place->restore) {
-		restore = place->restore;
+		restore = restore_of(gcr_job_ref(&place->restore->job));
 		result = join_locked(restore, command, waiter);
-		ref(restore);
 	} else if (place->is_empty && !place->process) {
 		result = -ESTALE;
 	} else if (is_ending || place->process || (!gcr_transition_find(GCR_VERB_THAW, state))) {
@@ -458,8 +373,8 @@ static int start(struct gcr_place *place, const struct gcr_command *command,
 		is_new = !result;
 	}
 	pthread_mutex_unlock(&place->lock);
-	if (!result && waiter)
-		gcr_waiter_arm(waiter, &(struct gcr_waited){restore, abandon, ref, unref});
+	if (!result)
+		gcr_job_arm(&restore->job, waiter);
 	if (is_new)
 		result = launch(restore);
 	if (is_new && result < 0) {
@@ -469,7 +384,7 @@ static int start(struct gcr_place *place, const struct gcr_command *command,
 			result = 0;
 	}
 	if (restore)
-		unref(restore);
+		gcr_job_unref(&restore->job);
 	if (result == -ESHUTDOWN)
 		return gcr_error_set(error, EBUSY, "the daemon is stopping");
 	if (result == -EBUSY && is_ending)
@@ -478,27 +393,6 @@ static int start(struct gcr_place *place, const struct gcr_command *command,
 	if (result == -EBUSY)
 		return gcr_error_set(error, EBUSY, "%s is %s", place->name, gcr_state_name(state));
 	return result ? gcr_error_set(error, -result, "%s", strerror(-result)) : 0;
-}
-
-/*
- * Stops the restore; @cancellation (or NULL) waits for its end. -EBUSY: the restore is over;
- * -ENOMEM.
- */
-static int stop_for(struct gcr_restore *restore, struct gcr_cancellation *cancellation)
-{
-	int result = 0;
-
-	pthread_mutex_lock(&restore->lock);
-	if (restore->is_over)
-		result = -EBUSY;
-	else if (cancellation)
-		result = gcr_waiting_add_cancellation(&restore->waiting, cancellation);
-	if (!result && cancellation)
-		gcr_cancellation_hold(cancellation);
-	pthread_mutex_unlock(&restore->lock);
-	if (!result)
-		stop(restore, ECANCELED);
-	return result;
 }
 
 static int cancel(struct gcr_place *place, struct gcr_waiter *waiter, struct gcr_error *error)
@@ -512,16 +406,16 @@ static int cancel(struct gcr_place *place, struct gcr_waiter *waiter, struct gcr
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	pthread_mutex_lock(&place->lock);
 	state = place->state;
-	if (place->restore) {
-		restore = place->restore;
-		ref(restore);
-	}
+	if (place->restore)
+		restore = restore_of(gcr_job_ref(&place->restore->job));
 	pthread_mutex_unlock(&place->lock);
 	if (restore) {
-		result = stop_for(restore, cancellation);
-		unref(restore);
+		result = gcr_job_cancel(&restore->job, cancellation);
+		gcr_job_unref(&restore->job);
 	}
-	if (result < 0) {
+	if (result == -ENOMEM)
+		gcr_cancellation_end(cancellation, ENOMEM);
+	else if (result < 0) {
 		gcr_cancellation_destroy(cancellation);
 		return gcr_error_set(error, -result, "no verb is under way; %s is %s", place->name,
 				     gcr_state_name(state));
@@ -619,11 +513,5 @@ void gcr_restore_write(fuse_req_t request, const struct gcr_parties *parties,
 
 void gcr_restores_stop(struct gcr_daemon *daemon)
 {
-	pthread_mutex_lock(&restores.lock);
-	atomic_store(&daemon->stopping, true);
-	for (struct gcr_restore *restore = restores.list; restore; restore = restore->next)
-		stop(restore, ESHUTDOWN);
-	while (restores.list)
-		pthread_cond_wait(&restores.none_left, &restores.lock);
-	pthread_mutex_unlock(&restores.lock);
+	gcr_jobs_stop(&restores, daemon);
 }

@@ -193,7 +193,7 @@ static int read_alone(struct gcr_restore *restore, struct gcr_error *error)
 	if (manifest->tree)
 		return gcr_error_set(error, EINVAL,
 				     "pid=%d is for what somebody else's CRIU has dumped",
-				     (int)restore->command.restored);
+				     (int)restore->job.command.restored);
 	alone->pid = manifest->pid;
 	alone->has_gpu = true;
 	memcpy(alone->comm, manifest->comm, sizeof(alone->comm));
@@ -223,7 +223,7 @@ static int read_metadata(struct gcr_restore *restore, struct gcr_error *error)
 				   error);
 	if (result < 0)
 		return result;
-	if (restore->command.restored)
+	if (restore->job.command.restored)
 		return read_alone(restore, error);
 	tree = restore->manifest->tree;
 	if (!tree)
@@ -330,7 +330,7 @@ static int check_host(struct gcr_restore *restore, struct gcr_error *error)
 {
 	const struct gcr_criu_program *program;
 	struct gcr_host now;
-	int result = gcr_criu_program(restore->daemon, &program, error);
+	int result = gcr_criu_program(restore->job.daemon, &program, error);
 
 	if (!result)
 		result = gcr_host_read(NULL, &now, error);
@@ -359,7 +359,7 @@ static int is_stopped(void *data)
 {
 	const struct gcr_restore *restore = data;
 
-	return atomic_load(&restore->stop_reading);
+	return atomic_load(&restore->job.is_stopping);
 }
 
 static void leave_errand(void *data)
@@ -385,12 +385,12 @@ static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 	int result;
 
 	/* The errand counts for the owner of the place: that user has chosen the paths. */
-	result = gcr_errand_begin(restore->daemon->quota, GCR_ERRAND_DIGEST,
+	result = gcr_errand_begin(restore->job.daemon->quota, GCR_ERRAND_DIGEST,
 				  restore->place->stat.st_uid,
 				  &(struct gcr_errand_wait){
 					  .is_stopped = is_stopped,
 					  .data = restore,
-					  .deadline_usec = restore->deadline_usec,
+					  .deadline_usec = restore->job.deadline_usec,
 				  },
 				  &errand, error);
 	if (result < 0)
@@ -398,9 +398,9 @@ static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 	options.left = leave_errand;
 	options.over = end_errand;
 	options.data = errand;
-	options.cancel = &restore->stop_reading;
-	options.deadline_usec = restore->deadline_usec;
-	options.refused_device = gcr_mountpoint_device(restore->daemon);
+	options.cancel = &restore->job.is_stopping;
+	options.deadline_usec = restore->job.deadline_usec;
+	options.refused_device = gcr_mountpoint_device(restore->job.daemon);
 	return map_error(gcr_file_identities_check(tree->files, tree->files_count, &options, error),
 			 error);
 }
@@ -488,7 +488,7 @@ static int check_pids(struct gcr_restore *restore, struct gcr_error *error)
 	size_t count = 0;
 	int result = 0;
 
-	if (!restore->command.new_pids) {
+	if (!restore->job.command.new_pids) {
 		for (size_t i = 0; i < tree->processes_count && !result; i++)
 			result = check_number(restore, tree->processes[i].pid, "pid", error);
 		if (!result)
@@ -496,7 +496,7 @@ static int check_pids(struct gcr_restore *restore, struct gcr_error *error)
 	}
 	if (result < 0)
 		return result;
-	if (gcr_processes_list(restore->daemon->processes, &list, &count) < 0)
+	if (gcr_processes_list(restore->job.daemon->processes, &list, &count) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	for (size_t i = 0; i < count && !result; i++) {
 		enum gcr_state state = gcr_process_state(list[i]);
@@ -547,7 +547,7 @@ static int check_vram(struct gcr_restore *restore, struct gcr_error *error)
 
 int gcr_restore_check(struct gcr_restore *restore, struct gcr_error *error)
 {
-	bool is_alone = restore->command.restored;
+	bool is_alone = restore->job.command.restored;
 	int result = gcr_restore_check_left(restore, error);
 
 	if (!result)

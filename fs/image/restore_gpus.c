@@ -38,7 +38,7 @@ static int check_vendor(struct gcr_restore *restore, struct gcr_restore_member *
 {
 	const struct gcr_manifest *manifest = gcr_restore_manifest_of(restore, member);
 	const struct gcr_backend *backend = gcr_backend_of_vendor(manifest->vendor);
-	struct gcr_vendor *vendor = gcr_vendor_of_engine(restore->daemon, manifest->engine);
+	struct gcr_vendor *vendor = gcr_vendor_of_engine(restore->job.daemon, manifest->engine);
 	char here[64];
 
 	if (!backend)
@@ -48,7 +48,7 @@ static int check_vendor(struct gcr_restore *restore, struct gcr_restore_member *
 	if (backend != vendor->backend)
 		return gcr_error_set(error, EIO, "no engine %s freezes on GPUs of %s",
 				     manifest->engine, backend->vendor);
-	name_vendors(restore->daemon, here);
+	name_vendors(restore->job.daemon, here);
 	if (!vendor->is_here)
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "it used GPUs of %s, and here are those of %s",
@@ -69,8 +69,8 @@ int gcr_restore_check_vendors(struct gcr_restore *restore, struct gcr_error *err
 		_cleanup_free_ char *path = NULL;
 
 		if (restore->vendors & 1u << i && gcr_backends[i]->criu_plugin &&
-		    !restore->command.restored)
-			result = gcr_criu_plugin_find(restore->daemon, gcr_backends[i], &path,
+		    !restore->job.command.restored)
+			result = gcr_criu_plugin_find(restore->job.daemon, gcr_backends[i], &path,
 						      error);
 	}
 	return result;
@@ -112,7 +112,7 @@ static int same_model(const struct gcr_backend *backend, const struct gcr_manife
 static bool is_of(const struct gcr_restore *restore, const struct gcr_vendor *vendor,
 		  uint32_t index)
 {
-	return gcr_gpus_vendor(restore->daemon->gpus, index) == vendor;
+	return gcr_gpus_vendor(restore->job.daemon->gpus, index) == vendor;
 }
 
 /* Returns the GPU of @vendor with the lowest index. NULL: there is none. */
@@ -162,7 +162,7 @@ static int place_gpu(struct gcr_restore *restore, const struct gcr_vendor *vendo
 		     const struct gcr_manifest_gpu *then, const struct gcr_gpus_reply *reply,
 		     struct gcr_error *error)
 {
-	const struct gcr_command *command = &restore->command;
+	const struct gcr_command *command = &restore->job.command;
 	struct gcr_gpu_pair *move = &restore->moves[restore->moves_count];
 	const struct gcr_gpu_info *to = NULL;
 	int result;
@@ -307,13 +307,13 @@ int gcr_restore_check_room(struct gcr_restore *restore, struct gcr_error *error)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT && !result; i++)
 		if (restore->vendors & 1u << i && gcr_backends[i]->criu_plugin)
-			result = gcr_gpus_ask(restore->daemon->gpus, &restore->daemon->vendors[i],
-					      error);
+			result = gcr_gpus_ask(restore->job.daemon->gpus,
+					      &restore->job.daemon->vendors[i], error);
 	if (result < 0)
 		return result;
-	gcr_gpus_snapshot(restore->daemon->gpus, reply);
+	gcr_gpus_snapshot(restore->job.daemon->gpus, reply);
 	for (uint32_t i = 0; i < reply->gpus_count; i++) {
-		const struct gcr_vendor *vendor = gcr_gpus_vendor(restore->daemon->gpus, i);
+		const struct gcr_vendor *vendor = gcr_gpus_vendor(restore->job.daemon->gpus, i);
 		const struct gcr_gpu_info *gpu = &reply->gpus[i];
 		uint64_t bytes;
 
@@ -358,7 +358,7 @@ int gcr_restore_place_gpus(struct gcr_restore *restore, struct gcr_error *error)
 
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	gcr_gpus_snapshot(restore->daemon->gpus, reply);
+	gcr_gpus_snapshot(restore->job.daemon->gpus, reply);
 	for (size_t i = 0; i < restore->members_count; i++) {
 		const struct gcr_restore_member *member = &restore->members[i];
 		const struct gcr_manifest *manifest = gcr_restore_manifest_of(restore, member);
@@ -376,6 +376,6 @@ int gcr_restore_place_gpus(struct gcr_restore *restore, struct gcr_error *error)
 		restore->moves_count = 0;
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT && is_other; i++)
 		if (restore->vendors & 1u << i && gcr_backends[i]->has_control)
-			place_others(restore, &restore->daemon->vendors[i], reply);
+			place_others(restore, &restore->job.daemon->vendors[i], reply);
 	return result;
 }

@@ -26,7 +26,7 @@
 void gcr_restore_drop_images(struct gcr_restore *restore)
 {
 	int result =
-		gcr_store_remove_tree(restore->daemon->store, restore->place->fd, COPY_NAME, 0);
+		gcr_store_remove_tree(restore->job.daemon->store, restore->place->fd, COPY_NAME, 0);
 
 	if (result < 0)
 		gcr_log(LOG_WARNING, 0, "%s: %s in its directory cannot be removed: %s",
@@ -41,7 +41,7 @@ static int open_copy(struct gcr_restore *restore, int images_fd, struct gcr_erro
 	int result;
 
 	/* An earlier daemon may have left a copy. */
-	result = gcr_store_remove_tree(restore->daemon->store, place_fd, COPY_NAME, 0);
+	result = gcr_store_remove_tree(restore->job.daemon->store, place_fd, COPY_NAME, 0);
 	if (!result && mkdirat(place_fd, COPY_NAME, 0700) < 0)
 		result = -errno;
 	if (!result) {

@@ -8,10 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "fs/base/waiting.h"
 #include "fs/image/place.h"
 #include "fs/process/process.h"
-#include "fs/verb/ctl.h"
+#include "fs/verb/job.h"
 #include "lib/manifest.h"
 
 /* A GPU process of the tree: as it was dumped, and as it is restored. */
@@ -32,27 +31,13 @@ struct gcr_restore_held {
 	int pidfd; /* -1: the process ended before a pidfd was opened */
 };
 
-/*
- * One restore. `lock` guards `stop`, `is_detached`, `is_over` and `waiting`; the lock of the list
- * of restores guards `next`.
- */
+/* One restore. A restore is for one place, and has the deadline of its command. */
 struct gcr_restore {
-	atomic_int references;
-	struct gcr_daemon *daemon;
+	struct gcr_job job;
 	struct gcr_place *place; /* a reference */
-	struct gcr_command command;
 	enum gcr_state from;
 	int64_t started_usec;
 	_Atomic(const char *) phase;
-
-	pthread_mutex_t lock;
-	atomic_bool stop_reading; /* set with `stop`, for threads that read files */
-	int stop;	  /* why the restore is to be stopped, a positive errno; 0: not stopped */
-	bool is_detached; /* a nonblocking write asked for it: no waiter is needed */
-	bool is_over;	  /* no waiter can join any more */
-	int64_t deadline_usec;
-	struct gcr_waiting waiting;
-	struct gcr_restore *next; /* next in the list of restores */
 
 	/* used by the restore's thread only */
 	int root_fd; /* `snapshot` in the place */

@@ -92,7 +92,7 @@ static bool is_log_of(int directory_fd, const char *name, uid_t uid)
 
 static int open_log(struct gcr_restore *restore, struct gcr_error *error)
 {
-	struct gcr_daemon *daemon = restore->daemon;
+	struct gcr_daemon *daemon = restore->job.daemon;
 	uid_t uid = restore->place->stat.st_uid;
 	struct access_list list = readable_by(uid);
 	char name[GCR_PLACE_NAME_BYTES + sizeof(".log")];
@@ -138,7 +138,7 @@ static void finish_drain(struct drain *drain)
 static int start_drain(struct gcr_restore *restore, int cgroup_procs_fd, const struct drain *drain,
 		       struct gcr_error *error)
 {
-	struct gcr_daemon *daemon = restore->daemon;
+	struct gcr_daemon *daemon = restore->job.daemon;
 	_cleanup_free_ char *path = gcr_vendor_program(daemon, DRAIN_PROGRAM);
 	_cleanup_(gcr_environment_free_cleanup) char **environment =
 		gcr_environment_copy(NULL, 0, NULL);
@@ -253,8 +253,8 @@ static int supply(struct gcr_restore *restore, const struct gcr_tree_supply *wan
 	int fd;
 
 	*ret_ours = -1;
-	if (*restore->command.stdio && wanted->is_stdio)
-		return open_named(&restore->command, wanted->key, error);
+	if (*restore->job.command.stdio && wanted->is_stdio)
+		return open_named(&restore->job.command, wanted->key, error);
 	if (!strncmp(wanted->key, "tty", 3))
 		return open_terminal(ret_ours, error);
 	if (!strncmp(wanted->key, "socket:", 7))

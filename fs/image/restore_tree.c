@@ -84,7 +84,7 @@ int gcr_restore_mark(struct gcr_restore *restore, enum gcr_place_progress progre
 	 * A process that another program has restored is not ours to end, and the place is not its
 	 * name.
 	 */
-	if (restore->command.restored)
+	if (restore->job.command.restored)
 		return 0;
 	return gcr_place_mark(restore->place, &made, error);
 }
@@ -95,7 +95,7 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 		      int cgroup_fd, struct gcr_criu_job **ret_job, struct gcr_error *error)
 {
 	const struct gcr_tree_options *told = &restore->manifest->tree->options;
-	_cleanup_free_ char *guard = gcr_vendor_program(restore->daemon, GCR_CRIU_GUARD);
+	_cleanup_free_ char *guard = gcr_vendor_program(restore->job.daemon, GCR_CRIU_GUARD);
 	_cleanup_free_ char *plugins = NULL;
 	_cleanup_free_ char *pidns = NULL;
 	_cleanup_close_ int work_fd = -1;
@@ -115,27 +115,27 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 		.inherits_count = supplies->count,
 		.guard = guard,
 	};
-	int result = guard ? gcr_criu_program(restore->daemon, &program, error)
+	int result = guard ? gcr_criu_program(restore->job.daemon, &program, error)
 			   : gcr_error_set(error, ENOMEM, "out of memory");
 
 	if (!result)
-		result = gcr_criu_plugins(restore->daemon, restore->vendors, &plugins, error);
+		result = gcr_criu_plugins(restore->job.daemon, restore->vendors, &plugins, error);
 	if (result < 0)
 		return result;
 	gcr_criu_subject_of_place(restore->place->name, subject);
-	work_fd = gcr_criu_directory(restore->daemon, subject, error);
+	work_fd = gcr_criu_directory(restore->job.daemon, subject, error);
 	if (work_fd < 0)
 		return work_fd;
 	images_fd = gcr_restore_open_images(restore, error);
 	if (images_fd < 0)
 		return images_fd;
-	if (restore->command.new_pids) {
-		pidns = gcr_vendor_program(restore->daemon, GCR_PIDNS_PROGRAM);
+	if (restore->job.command.new_pids) {
+		pidns = gcr_vendor_program(restore->job.daemon, GCR_PIDNS_PROGRAM);
 		if (!pidns)
 			return gcr_error_set(error, ENOMEM, "out of memory");
 		options.pidns_program = pidns;
-		options.unwanted_mounts[0] = gcr_mountpoint_device(restore->daemon);
-		options.unwanted_mounts[1] = gcr_store_mount_device(restore->daemon->store);
+		options.unwanted_mounts[0] = gcr_mountpoint_device(restore->job.daemon);
+		options.unwanted_mounts[1] = gcr_store_mount_device(restore->job.daemon->store);
 	}
 	options.cgroup_procs_fd = cgroup_fd;
 	options.images_fd = images_fd;
@@ -195,8 +195,8 @@ static int begin_errand(struct gcr_restore *restore, struct gcr_errand **ret_err
 			struct gcr_error *error)
 {
 	struct gcr_errand_wait wait = {.is_stopped = is_stopped, .data = restore};
-	int result = gcr_errand_begin(restore->daemon->quota, GCR_ERRAND_CRIU, 0, &wait, ret_errand,
-				      error);
+	int result = gcr_errand_begin(restore->job.daemon->quota, GCR_ERRAND_CRIU, 0, &wait,
+				      ret_errand, error);
 
 	return result == -ECANCELED ? gcr_restore_check_stop(restore, error) : result;
 }
@@ -371,7 +371,7 @@ static int write_record(struct gcr_restore *restore, const struct gcr_restore_me
 	pthread_mutex_lock(&process->lock);
 	memcpy(record.comm, process->comm, sizeof(record.comm));
 	pthread_mutex_unlock(&process->lock);
-	result = gcr_record_write(restore->daemon->runtime_fd, &record);
+	result = gcr_record_write(restore->job.daemon->runtime_fd, &record);
 	return result ? gcr_error_set(error, -result, "its record cannot be written: %s",
 				      strerror(-result))
 		      : 0;
@@ -390,7 +390,7 @@ static int adopt_bytes(struct gcr_restore *restore, const struct gcr_restore_mem
 	vram_fd = gcr_beneath_open(member->root_fd, GCR_MANIFEST_FILES, O_RDONLY | O_DIRECTORY);
 	if (vram_fd < 0)
 		return gcr_error_set(error, EIO, "vram: %s", strerror(-vram_fd));
-	result = gcr_snapshot_adopt(restore->daemon->store, process->pid, process->start_ticks,
+	result = gcr_snapshot_adopt(restore->job.daemon->store, process->pid, process->start_ticks,
 				    manifest->generation, manifest->allocations,
 				    manifest->allocations_count, vram_fd, ret_snapshot, error);
 	if (result < 0)
@@ -443,9 +443,9 @@ static int adopt_process(struct gcr_restore *restore, struct gcr_restore_member 
 			 uint64_t start_ticks, const struct gcr_manifest *manifest,
 			 struct gcr_error *error)
 {
-	struct gcr_vendor *vendor = gcr_vendor_of_engine(restore->daemon, manifest->engine);
+	struct gcr_vendor *vendor = gcr_vendor_of_engine(restore->job.daemon, manifest->engine);
 	struct gcr_process *process;
-	int result = gcr_processes_claim(restore->daemon->processes, member->pid, start_ticks,
+	int result = gcr_processes_claim(restore->job.daemon->processes, member->pid, start_ticks,
 					 vendor, GCR_CLAIM_VERB, &process);
 
 	if (result < 0)
@@ -472,7 +472,7 @@ static int adopt_named(struct gcr_restore *restore, struct gcr_restore_member *m
 {
 	int result;
 
-	member->pid = restore->command.restored;
+	member->pid = restore->job.command.restored;
 	result = adopt_process(restore, member, 0, manifest, error);
 	if (!result)
 		restore->root_ticks = member->process->start_ticks;
@@ -505,8 +505,8 @@ static int adopt(struct gcr_restore *restore, struct gcr_restore_member *member,
 	struct gcr_snapshot *snapshot = NULL;
 	int result;
 
-	result = restore->command.restored ? adopt_named(restore, member, manifest, error)
-					   : adopt_held(restore, member, manifest, error);
+	result = restore->job.command.restored ? adopt_named(restore, member, manifest, error)
+					       : adopt_held(restore, member, manifest, error);
 	if (result < 0)
 		return result;
 	result = forget_bytes(member->process, manifest->generation, error);
@@ -552,7 +552,7 @@ static int hold_all(struct gcr_restore *restore, struct gcr_error *error)
 
 int gcr_restore_adopt(struct gcr_restore *restore, struct gcr_error *error)
 {
-	int result = restore->command.restored ? 0 : hold_all(restore, error);
+	int result = restore->job.command.restored ? 0 : hold_all(restore, error);
 
 	gcr_restore_set_phase(restore, "adopt");
 	for (size_t i = 0; i < restore->members_count && !result; i++)
@@ -592,7 +592,7 @@ void gcr_restore_let_run(struct gcr_restore *restore, bool all)
 		process->moves_count = 0;
 		pthread_mutex_unlock(&process->lock);
 	}
-	if (restore->command.restored)
+	if (restore->job.command.restored)
 		return;
 	for (size_t i = restore->held_count; i-- > 0 && all;)
 		if (restore->held[i].pidfd >= 0)
@@ -659,7 +659,7 @@ static int end_by_metadata(struct gcr_restore *restore)
 	int result = 0;
 	pid_t pid;
 
-	if (restore->command.new_pids || !restore->since_ticks)
+	if (restore->job.command.new_pids || !restore->since_ticks)
 		return 0;
 	while (!result &&
 	       (pid = gcr_restore_find_made(restore->manifest->tree, restore->since_ticks, &ticks)))
@@ -673,7 +673,7 @@ int gcr_restore_end_tree(struct gcr_restore *restore)
 	int64_t end_usec = restore->is_left ? LEFT_END_USEC : END_USEC;
 	int result = 0;
 
-	if (restore->command.restored)
+	if (restore->job.command.restored)
 		return 0;
 	/* Including processes that were left by a CRIU that failed or was killed. */
 	if (restore->cgroup)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Starting, joining, stopping and ending operations. `operations.lock` serialises the decisions
- * which verb is under way for which process; operation->lock guards one operation's votes, stop
+ * which verb is under way for which process; operation->job.lock guards one operation's votes, stop
  * reason and waiters, and is taken last. Waiters are answered and events written with no lock held.
  */
 #include "fs/job/operation_private.h"
@@ -11,67 +11,65 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fs/base/cancellation.h"
-#include "fs/base/waiter.h"
 #include "fs/engine/exchange.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/lock.h"
 
-static struct {
-	pthread_mutex_t lock;
-	pthread_cond_t none_left;
-	struct gcr_operation *list;
-} operations = {.lock = PTHREAD_MUTEX_INITIALIZER, .none_left = PTHREAD_COND_INITIALIZER};
+static struct gcr_operation *operation_of(struct gcr_job *job)
+{
+	return (struct gcr_operation *)job; /* its first member */
+}
+
+/* See struct gcr_jobs. A recovery is nobody's to join or to cancel. */
+static struct gcr_job *job_of_process(const struct gcr_process *process)
+{
+	return process->task && !process->task->recovery ? &process->task->operation->job : NULL;
+}
+
+static void destroy(struct gcr_job *job)
+{
+	struct gcr_operation *operation = operation_of(job);
+
+	for (size_t i = 0; i < job->count; i++)
+		gcr_process_unref(operation->tasks[i].process);
+	gcr_exchange_destroy(operation->exchange);
+	gcr_quota_release(&operation->dump_charge);
+	free(operation);
+}
+
+static struct gcr_jobs operations = GCR_JOBS_INITIALIZER(job_of_process, destroy);
 
 struct gcr_operation *gcr_operation_ref(struct gcr_operation *operation)
 {
-	atomic_fetch_add(&operation->references, 1);
+	gcr_job_ref(&operation->job);
 	return operation;
 }
 
 void gcr_operation_unref(struct gcr_operation *operation)
 {
-	if (!operation || atomic_fetch_sub(&operation->references, 1) != 1)
-		return;
-	for (unsigned int i = 0; i < operation->count; i++)
-		gcr_process_unref(operation->tasks[i].process);
-	gcr_exchange_destroy(operation->exchange);
-	gcr_quota_release(&operation->charge);
-	gcr_quota_release(&operation->dump_charge);
-	pthread_cond_destroy(&operation->decided);
-	pthread_mutex_destroy(&operation->lock);
-	gcr_waiting_finish(&operation->waiting);
-	free(operation);
+	if (operation)
+		gcr_job_unref(&operation->job);
 }
 
 void gcr_operation_complete(struct gcr_operation *operation)
 {
-	struct gcr_operation **link;
+	struct gcr_job *job = &operation->job;
 	int error_number;
 	bool inconsistent;
 
-	pthread_mutex_lock(&operation->lock);
+	pthread_mutex_lock(&job->lock);
 	error_number = operation->error.number;
 	inconsistent = operation->inconsistent;
-	operation->answered = true;
-	pthread_mutex_unlock(&operation->lock);
+	/* Nobody joins what is released now. */
+	job->is_answered = true;
+	pthread_mutex_unlock(&job->lock);
 
-	gcr_quota_release(&operation->charge);
+	gcr_quota_release(&job->charge);
 	gcr_quota_release(&operation->dump_charge);
-	gcr_operation_answer(operation, error_number);
-	gcr_operation_answer_cancellations(operation, inconsistent   ? EIO
-						      : error_number ? 0
-								     : EBUSY);
-
-	pthread_mutex_lock(&operations.lock);
-	for (link = &operations.list; *link != operation; link = &(*link)->next)
-		;
-	*link = operation->next;
-	if (!operations.list)
-		pthread_cond_broadcast(&operations.none_left);
-	pthread_mutex_unlock(&operations.lock);
-	gcr_operation_unref(operation);
+	gcr_job_answer(job, error_number);
+	gcr_job_answer_cancellations(job, inconsistent ? EIO : error_number ? 0 : EBUSY);
+	gcr_jobs_remove(job);
 }
 
 static struct gcr_operation *create(struct gcr_daemon *daemon, const struct gcr_command *command,
@@ -89,18 +87,14 @@ static struct gcr_operation *create(struct gcr_daemon *daemon, const struct gcr_
 			return NULL;
 		}
 	}
-	atomic_init(&operation->references, 1);
-	operation->daemon = daemon;
-	operation->command = *command;
-	pthread_mutex_init(&operation->lock, NULL);
-	pthread_cond_init(&operation->decided, NULL);
+	gcr_job_init(&operation->job, &operations, daemon, command);
 	return operation;
 }
 
 static void add_task(struct gcr_operation *operation, struct gcr_process *process,
 		     const struct gcr_command *command)
 {
-	struct gcr_task *task = &operation->tasks[operation->count];
+	struct gcr_task *task = &operation->tasks[operation->job.count];
 
 	task->operation = operation;
 	task->process = gcr_process_ref(process);
@@ -108,7 +102,7 @@ static void add_task(struct gcr_operation *operation, struct gcr_process *proces
 	task->exchange = operation->exchange;
 	task->started_usec = gcr_clock_usec();
 	atomic_init(&task->phase, "start");
-	operation->count++;
+	operation->job.count++;
 }
 
 /*
@@ -121,7 +115,7 @@ static void launch(struct gcr_operation *operation)
 	_cleanup_(gcr_operation_unref_cleanup) struct gcr_operation *held =
 		gcr_operation_ref(operation);
 
-	for (unsigned int i = 0; i < held->count; i++) {
+	for (unsigned int i = 0; i < held->job.count; i++) {
 		struct gcr_task *task = &held->tasks[i];
 		const struct gcr_transition *transition;
 		pthread_attr_t attributes;
@@ -191,7 +185,7 @@ static int add_tasks_locked(struct gcr_operation *operation, struct gcr_process 
 	for (size_t i = 0; i < count; i++) {
 		const struct gcr_command *command =
 			operation->exchange && i ? gcr_exchange_freeze(operation->exchange)
-						 : &operation->command;
+						 : &operation->job.command;
 		bool nothing;
 		int result =
 			check_locked(processes[i], command, operation->exchange, &nothing, error);
@@ -202,35 +196,12 @@ static int add_tasks_locked(struct gcr_operation *operation, struct gcr_process 
 			add_task(operation, processes[i], command);
 	}
 	/* An exchange needs both processes. */
-	if (operation->exchange && operation->count == 1)
+	if (operation->exchange && operation->job.count == 1)
 		return gcr_error_set(error, EBUSY,
 				     "an exchange thaws a frozen process and freezes a running "
 				     "one, but both are %s",
 				     gcr_state_name(gcr_process_state(processes[0])));
 	return 0;
-}
-
-/*
- * The operation that carries out @verb now for all these processes (and perhaps others), without a
- * reference; NULL: none. Lock: operations.lock.
- */
-static struct gcr_operation *find_to_join_locked(enum gcr_verb verb,
-						 struct gcr_process *const *processes, size_t count)
-{
-	struct gcr_operation *operation = NULL;
-
-	for (size_t i = 0; i < count; i++) {
-		struct gcr_operation *its = NULL;
-
-		pthread_mutex_lock(&processes[i]->lock);
-		if (processes[i]->task && !processes[i]->task->recovery)
-			its = processes[i]->task->operation;
-		pthread_mutex_unlock(&processes[i]->lock);
-		if (!its || (operation && its != operation))
-			return NULL;
-		operation = its;
-	}
-	return operation && operation->command.verb == verb ? operation : NULL;
 }
 
 static bool same_way(const struct gcr_command *left, const struct gcr_command *right)
@@ -249,48 +220,17 @@ static bool same_way(const struct gcr_command *left, const struct gcr_command *r
 }
 
 /*
- * Join the operation. A writer who could not cancel the operation, because another user has begun
+ * Joins the operation. A writer who could not cancel the operation, because another user has begun
  * it for several processes, does not keep it going either. -EBUSY: it is being rolled back, or its
- * options differ; -ENOMEM. Lock: operations.lock.
+ * options differ; -ENOMEM.
  */
-static int join_locked(struct gcr_operation *operation, const struct gcr_command *command,
-		       struct gcr_waiter *waiter)
+static int join(struct gcr_job *job, const struct gcr_command *command, struct gcr_waiter *waiter)
 {
-	bool is_wanting = gcr_rights_may_cancel(&command->rights, &operation->command.rights,
-						operation->count);
-	int result = -EBUSY;
-
-	pthread_mutex_lock(&operation->lock);
-	if (!operation->stop && !operation->answered && same_way(&operation->command, command)) {
-		result = 0;
-		if (waiter)
-			result = gcr_waiting_add(&operation->waiting, waiter, is_wanting);
-		else
-			operation->detached |= is_wanting;
-	}
-	pthread_mutex_unlock(&operation->lock);
-	return result;
-}
-
-/* abandon() of struct gcr_waited. */
-static void abandon(void *object, struct gcr_waiter *waiter)
-{
-	gcr_operation_abandon(object, waiter);
-}
-
-static void ref(void *object)
-{
-	gcr_operation_ref(object);
-}
-
-static void unref(void *object)
-{
-	gcr_operation_unref(object);
-}
-
-static void arm(struct gcr_waiter *waiter, struct gcr_operation *operation)
-{
-	gcr_waiter_arm(waiter, &(struct gcr_waited){operation, abandon, ref, unref});
+	if (!same_way(&job->command, command))
+		return -EBUSY;
+	return gcr_job_join(
+		job, waiter,
+		gcr_rights_may_cancel(&command->rights, &job->command.rights, job->count));
 }
 
 int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *command,
@@ -298,7 +238,7 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 			struct gcr_waiter *waiter, bool *ret_done, struct gcr_error *error)
 {
 	_cleanup_(gcr_operation_unref_cleanup) struct gcr_operation *operation = NULL;
-	_cleanup_(gcr_operation_unref_cleanup) struct gcr_operation *joined = NULL;
+	_cleanup_(gcr_job_unref_cleanup) struct gcr_job *joined = NULL;
 	int result = 0;
 
 	*ret_done = false;
@@ -311,29 +251,24 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 		pthread_mutex_unlock(&operations.lock);
 		return gcr_error_set(error, EBUSY, "the daemon is stopping");
 	}
-	joined = find_to_join_locked(command->verb, processes, count);
-	if (joined) {
-		gcr_operation_ref(joined);
-		result = join_locked(joined, command, waiter);
-		if (!result) {
-			pthread_mutex_unlock(&operations.lock);
-			if (waiter)
-				arm(waiter, joined);
-			return 0;
-		}
+	joined = gcr_jobs_find_locked(&operations, command->verb, processes, count);
+	if (joined && !join(gcr_job_ref(joined), command, waiter)) {
+		pthread_mutex_unlock(&operations.lock);
+		gcr_job_arm(joined, waiter);
+		return 0;
 	}
 	result = add_tasks_locked(operation, processes, count, error);
 	if (result < 0) {
 		pthread_mutex_unlock(&operations.lock);
 		return result;
 	}
-	if (!operation->count) {
+	if (!operation->job.count) {
 		pthread_mutex_unlock(&operations.lock);
 		*ret_done = true;
 		return 0;
 	}
 	result = gcr_quota_take(daemon->quota, GCR_QUOTA_VERBS, command->rights.counted,
-				operation->count, &operation->charge, error);
+				operation->job.count, &operation->job.charge, error);
 	if (!result && command->verb == GCR_VERB_DUMP)
 		result = gcr_quota_take(daemon->quota, GCR_QUOTA_DUMPS, command->rights.counted, 1,
 					&operation->dump_charge, error);
@@ -341,25 +276,22 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 		pthread_mutex_unlock(&operations.lock);
 		return result;
 	}
-	operation->deadline_usec = gcr_operation_deadline(operation, 0);
-	operation->detached = !waiter;
-	if (waiter && gcr_waiting_add(&operation->waiting, waiter, true) < 0) {
+	operation->job.deadline_usec = gcr_operation_deadline(operation, 0);
+	if (gcr_job_begin(&operation->job, waiter) < 0) {
 		pthread_mutex_unlock(&operations.lock);
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	}
-	for (unsigned int i = 0; i < operation->count; i++) {
+	for (unsigned int i = 0; i < operation->job.count; i++) {
 		struct gcr_process *process = operation->tasks[i].process;
 
 		pthread_mutex_lock(&process->lock);
 		process->task = &operation->tasks[i];
 		pthread_mutex_unlock(&process->lock);
 	}
-	operation->next = operations.list;
-	operations.list = gcr_operation_ref(operation);
+	gcr_jobs_add_locked(&operation->job);
 	pthread_mutex_unlock(&operations.lock);
 
-	if (waiter)
-		arm(waiter, operation);
+	gcr_job_arm(&operation->job, waiter);
 	launch(operation);
 	return 0;
 }
@@ -374,10 +306,10 @@ int gcr_operation_claim_recovery(struct gcr_process *process, enum gcr_verb verb
 	operation = create(process->daemon, &command, 1);
 	if (!operation)
 		return -ENOMEM;
-	add_task(operation, process, &operation->command);
+	add_task(operation, process, &operation->job.command);
 	operation->tasks[0].recovery = true;
-	operation->detached = true;
-	operation->deadline_usec = gcr_operation_deadline(operation, 0);
+	operation->job.is_detached = true;
+	operation->job.deadline_usec = gcr_operation_deadline(operation, 0);
 
 	GCR_LOCK_SCOPE(&operations.lock);
 	if (atomic_load(&process->daemon->stopping))
@@ -390,8 +322,7 @@ int gcr_operation_claim_recovery(struct gcr_process *process, enum gcr_verb verb
 	pthread_mutex_unlock(&process->lock);
 	if (result < 0)
 		return result;
-	operation->next = operations.list;
-	operations.list = gcr_operation_ref(operation);
+	gcr_jobs_add_locked(&operation->job);
 	*ret_operation = operation;
 	return 0;
 }
@@ -411,56 +342,11 @@ void gcr_operation_drop_recovery(struct gcr_operation *operation)
 	gcr_operation_complete(operation);
 }
 
-/* Is the operation under way for any of these processes? Lock: operations.lock. */
-static bool is_for_any_locked(const struct gcr_operation *operation,
-			      struct gcr_process *const *processes, size_t count)
-{
-	bool is = false;
-
-	for (size_t i = 0; i < count && !is; i++) {
-		pthread_mutex_lock(&processes[i]->lock);
-		is = processes[i]->task && !processes[i]->task->recovery &&
-		     processes[i]->task->operation == operation;
-		pthread_mutex_unlock(&processes[i]->lock);
-	}
-	return is;
-}
-
 size_t gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
 			    const struct gcr_rights *rights, struct gcr_cancellation *cancellation,
 			    bool *ret_denied)
 {
-	size_t found = 0;
-	size_t untold = 0;
-
-	pthread_mutex_lock(&operations.lock);
-	for (struct gcr_operation *operation = operations.list; operation;
-	     operation = operation->next) {
-		if (!is_for_any_locked(operation, processes, count))
-			continue;
-		if (!gcr_rights_may_cancel(rights, &operation->command.rights, operation->count)) {
-			*ret_denied = true;
-			continue;
-		}
-		pthread_mutex_lock(&operation->lock);
-		/* The operation has just ended, and would never end the cancellation. */
-		if (operation->is_over) {
-			pthread_mutex_unlock(&operation->lock);
-			continue;
-		}
-		found++;
-		if (cancellation) {
-			gcr_cancellation_hold(cancellation);
-			untold += gcr_waiting_add_cancellation(&operation->waiting, cancellation) <
-				  0;
-		}
-		gcr_operation_stop_locked(operation, ECANCELED);
-		pthread_mutex_unlock(&operation->lock);
-	}
-	pthread_mutex_unlock(&operations.lock);
-	for (; untold; untold--)
-		gcr_cancellation_end(cancellation, ENOMEM);
-	return found;
+	return gcr_jobs_cancel(&operations, processes, count, rights, cancellation, ret_denied);
 }
 
 /*
@@ -477,7 +363,7 @@ static void process_ended(struct gcr_process *process)
 		operation = process->task->operation;
 	pthread_mutex_unlock(&process->lock);
 	if (operation)
-		gcr_operation_stop(operation, ESRCH);
+		gcr_job_stop(&operation->job, ESRCH);
 	pthread_mutex_unlock(&operations.lock);
 }
 
@@ -490,23 +376,10 @@ void gcr_operations_create(struct gcr_daemon *daemon)
 
 void gcr_operations_wait(int64_t timeout_usec)
 {
-	int64_t until_usec = gcr_clock_usec() + timeout_usec;
-	int result = 0;
-
-	pthread_mutex_lock(&operations.lock);
-	while (operations.list && !result)
-		result = gcr_cond_wait_until(&operations.none_left, &operations.lock, until_usec);
-	pthread_mutex_unlock(&operations.lock);
+	gcr_jobs_wait(&operations, gcr_clock_usec() + timeout_usec);
 }
 
 void gcr_operations_stop(struct gcr_daemon *daemon)
 {
-	pthread_mutex_lock(&operations.lock);
-	atomic_store(&daemon->stopping, true);
-	for (struct gcr_operation *operation = operations.list; operation;
-	     operation = operation->next)
-		gcr_operation_stop(operation, ESHUTDOWN);
-	while (operations.list)
-		pthread_cond_wait(&operations.none_left, &operations.lock);
-	pthread_mutex_unlock(&operations.lock);
+	gcr_jobs_stop(&operations, daemon);
 }

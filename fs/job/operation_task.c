@@ -163,35 +163,35 @@ void gcr_task_finish(struct gcr_task *task, int result, enum gcr_state state,
 	/* A dumped process was ended by the daemon itself. */
 	if (state != GCR_STATE_DUMPED && gcr_process_has_ended(process)) {
 		result = gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
-		gcr_record_remove(operation->daemon->runtime_fd, process->pid,
+		gcr_record_remove(operation->job.daemon->runtime_fd, process->pid,
 				  process->start_ticks);
 	}
-	gcr_gpus_expire(operation->daemon->gpus);
+	gcr_gpus_expire(operation->job.daemon->gpus);
 	/* A thaw continues even if the process to be frozen for it has ended. */
 	counts = error->number != ESRCH || !gcr_exchange_freezes(task);
 	/* A deadline that was reported to the writers before is not reported again. */
 	told = error->number == ETIMEDOUT && atomic_load(&task->control_pending) &&
 	       gcr_transition_find(verb, state);
 	if (!task->recovery)
-		gcr_counters_verb(operation->daemon->counters, verb, error->number, duration_usec,
-				  task->timing.bytes);
+		gcr_counters_verb(operation->job.daemon->counters, verb, error->number,
+				  duration_usec, task->timing.bytes);
 	gcr_process_settle(process, verb, state, !result && !task->recovery ? duration_usec : 0,
 			   &task->timing, (!task->recovery || result < 0) && !told ? error : NULL);
-	gcr_vendor_keep_spares(operation->daemon);
+	gcr_vendor_keep_spares(operation->job.daemon);
 	if (task->recovery)
-		gcr_recover_ended(operation->daemon);
+		gcr_recover_ended(operation->job.daemon);
 
-	pthread_mutex_lock(&operation->lock);
+	pthread_mutex_lock(&operation->job.lock);
 	if (result < 0 && counts) {
 		if (!operation->error.number)
 			operation->error = *error;
 		if (error->number != ESRCH && !gcr_transition_find(verb, state))
 			operation->inconsistent = true;
-		gcr_operation_stop_locked(operation, error->number);
+		gcr_job_stop_locked(&operation->job, error->number);
 	}
-	last = ++operation->ended == operation->count;
+	last = ++operation->ended == operation->job.count;
 	gcr_operation_end_barrier_locked(operation);
-	pthread_mutex_unlock(&operation->lock);
+	pthread_mutex_unlock(&operation->job.lock);
 	if (last)
 		gcr_operation_complete(operation);
 }

@@ -2,7 +2,7 @@
 /*
  * Starting, joining, stopping and ending `pack` and `unpack`. packings.lock serialises the
  * decisions which packing is under way for which process, and is taken before a process's lock;
- * packing->lock is taken last. Waiters are answered and events written with no lock held.
+ * packing->job.lock is taken last. Waiters are answered and events written with no lock held.
  */
 #include "fs/verb/packing.h"
 
@@ -17,13 +17,12 @@
 #include "fs/base/cancellation.h"
 #include "fs/base/credentials.h"
 #include "fs/base/quota.h"
-#include "fs/base/waiter.h"
-#include "fs/base/waiting.h"
 #include "fs/pack/pack_table.h"
 #include "fs/process/pin.h"
 #include "fs/store/folder.h"
 #include "fs/store/pack_work.h"
 #include "fs/store/store.h"
+#include "fs/verb/job.h"
 #include "fs/verb/task.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -54,59 +53,42 @@ struct target {
 };
 
 struct gcr_packing {
-	/* constant after the start */
-	atomic_int references;
-	struct gcr_daemon *daemon;
-	struct gcr_command command;
-	struct gcr_quota_charge charge;	      /* for the writer */
+	struct gcr_job job;
 	struct gcr_quota_charge store_charge; /* bytes that `unpack` will take, until it has */
-	int64_t deadline_usec;		      /* monotonic; 0: none */
-	struct gcr_packing *next;	      /* guarded by packings.lock */
 
-	pthread_mutex_t lock; /* guards the following fields */
-	pthread_cond_t idle;  /* a thread has left a target */
-	int stop;	      /* positive errno: the reason to end */
-	bool detached;	      /* wanted even without waiters */
-	bool answered;
+	/* Guarded by job.lock, whose condition tells that a thread has left a target. */
 	unsigned int threads;
 	bool has_worked; /* some thread had the memory that it needs */
-	struct gcr_waiting waiting;
 
-	size_t count;
-	struct target targets[];
+	struct target targets[]; /* one for each of the job's processes */
 };
 
-static struct {
-	pthread_mutex_t lock;
-	pthread_cond_t ended; /* a packing has ended */
-	struct gcr_packing *list;
-} packings = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
-
-/* ---- lifetime ---- */
-
-static void packing_unref(struct gcr_packing *packing)
+static struct gcr_job *job_of_process(const struct gcr_process *process)
 {
-	if (!packing || atomic_fetch_sub(&packing->references, 1) != 1)
-		return;
-	for (size_t i = 0; i < packing->count; i++) {
+	return process->packing ? &process->packing->job : NULL;
+}
+
+static void destroy(struct gcr_job *job)
+{
+	struct gcr_packing *packing = (struct gcr_packing *)job; /* its first member */
+
+	for (size_t i = 0; i < job->count; i++) {
 		gcr_pack_work_destroy(packing->targets[i].work);
 		gcr_process_unref(packing->targets[i].process);
 	}
-	gcr_waiting_finish(&packing->waiting);
-	gcr_quota_release(&packing->charge);
 	gcr_quota_release(&packing->store_charge);
-	pthread_cond_destroy(&packing->idle);
-	pthread_mutex_destroy(&packing->lock);
 	free(packing);
 }
 
-GCR_DEFINE_CLEANUP(struct gcr_packing *, packing_unref);
+static struct gcr_jobs packings = GCR_JOBS_INITIALIZER(job_of_process, destroy);
 
-static struct gcr_packing *packing_ref(struct gcr_packing *packing)
+static void packing_unref(struct gcr_packing *packing)
 {
-	atomic_fetch_add(&packing->references, 1);
-	return packing;
+	if (packing)
+		gcr_job_unref(&packing->job);
 }
+
+GCR_DEFINE_CLEANUP(struct gcr_packing *, packing_unref);
 
 static int64_t deadline(const struct gcr_daemon *daemon, const struct gcr_command *command)
 {
@@ -122,28 +104,9 @@ static struct gcr_packing *packing_new(struct gcr_daemon *daemon, const struct g
 
 	if (!packing)
 		return NULL;
-	atomic_init(&packing->references, 1);
-	packing->daemon = daemon;
-	packing->command = *command;
-	packing->deadline_usec = deadline(daemon, command);
-	pthread_mutex_init(&packing->lock, NULL);
-	pthread_cond_init(&packing->idle, NULL);
+	gcr_job_init(&packing->job, &packings, daemon, command);
+	packing->job.deadline_usec = deadline(daemon, command);
 	return packing;
-}
-
-/* The first reason stays. Lock: packing. */
-static void stop_locked(struct gcr_packing *packing, int reason)
-{
-	if (!packing->stop)
-		packing->stop = reason;
-}
-
-static int stopped(struct gcr_packing *packing)
-{
-	GCR_LOCK_SCOPE(&packing->lock);
-	if (packing->deadline_usec && gcr_clock_usec() >= packing->deadline_usec)
-		stop_locked(packing, ETIMEDOUT);
-	return packing->stop;
 }
 
 /* ---- the end ---- */
@@ -192,18 +155,18 @@ static void note_end_locked(struct gcr_process *process, enum gcr_verb verb, boo
 static void end_target(struct gcr_packing *packing, struct target *target)
 {
 	struct gcr_process *process = target->process;
-	const char *verb = gcr_verb_name(packing->command.verb);
+	const char *verb = gcr_verb_name(packing->job.command.verb);
 	unsigned int skipped = 0;
 	struct gcr_pack_work *work;
 	bool is_whole;
 	bool is_ours;
 
-	pthread_mutex_lock(&packing->lock);
+	pthread_mutex_lock(&packing->job.lock);
 	work = TAKE_PTR(target->work);
 	if (work)
 		skipped = gcr_pack_work_skipped(work);
 	if (!target->is_done && !target->error.number)
-		explain_stop(packing->stop, verb, &target->error);
+		explain_stop(packing->job.stop, verb, &target->error);
 	if (!target->error.number && work)
 		gcr_pack_work_result(work, &target->error);
 	is_whole = !target->error.number && !skipped;
@@ -212,7 +175,7 @@ static void end_target(struct gcr_packing *packing, struct target *target)
 			      "%u of its files are open, mapped or linked by others and stay as "
 			      "they are",
 			      skipped);
-	pthread_mutex_unlock(&packing->lock);
+	pthread_mutex_unlock(&packing->job.lock);
 	/* Release the folder (the snapshot's directory) before the end becomes visible. */
 	gcr_pack_work_destroy(work);
 	if (gcr_process_has_ended(process))
@@ -221,30 +184,11 @@ static void end_target(struct gcr_packing *packing, struct target *target)
 	is_ours = process->packing == packing;
 	if (is_ours) {
 		process->packing = NULL;
-		note_end_locked(process, packing->command.verb, is_whole);
+		note_end_locked(process, packing->job.command.verb, is_whole);
 	}
 	pthread_mutex_unlock(&process->lock);
 	if (is_ours)
 		gcr_process_report(process, verb, &target->error);
-}
-
-static void answer(struct gcr_packing *packing, int error_number)
-{
-	struct gcr_cancellation *cancellation;
-	struct gcr_waiter *waiter;
-
-	do {
-		pthread_mutex_lock(&packing->lock);
-		packing->answered = true;
-		waiter = gcr_waiting_take(&packing->waiting, NULL);
-		cancellation = gcr_waiting_take_cancellation(&packing->waiting);
-		pthread_mutex_unlock(&packing->lock);
-		if (cancellation)
-			gcr_cancellation_end(cancellation, 0);
-		if (waiter)
-			gcr_waiter_answer(waiter, error_number);
-		gcr_waiter_unref(waiter);
-	} while (waiter || cancellation);
 }
 
 /*
@@ -253,10 +197,9 @@ static void answer(struct gcr_packing *packing, int error_number)
  */
 static void complete(struct gcr_packing *packing)
 {
-	struct gcr_packing **link;
 	int error_number = 0;
 
-	for (size_t i = 0; i < packing->count; i++) {
+	for (size_t i = 0; i < packing->job.count; i++) {
 		end_target(packing, &packing->targets[i]);
 		if (!error_number)
 			error_number = packing->targets[i].error.number;
@@ -265,16 +208,11 @@ static void complete(struct gcr_packing *packing)
 	 * Before the list becomes empty: the daemon may exit then, and could not answer the
 	 * waiters.
 	 */
-	gcr_quota_release(&packing->charge);
+	gcr_quota_release(&packing->job.charge);
 	gcr_quota_release(&packing->store_charge);
-	answer(packing, error_number);
-	pthread_mutex_lock(&packings.lock);
-	for (link = &packings.list; *link != packing; link = &(*link)->next)
-		;
-	*link = packing->next;
-	pthread_cond_broadcast(&packings.ended);
-	pthread_mutex_unlock(&packings.lock);
-	packing_unref(packing);
+	gcr_job_answer(&packing->job, error_number);
+	gcr_job_answer_cancellations(&packing->job, 0);
+	gcr_jobs_remove(&packing->job);
 }
 
 /* ---- the threads ---- */
@@ -282,7 +220,7 @@ static void complete(struct gcr_packing *packing)
 /* Returns false if the target needs no more work. */
 static bool begin_target(struct gcr_packing *packing, struct target *target)
 {
-	GCR_LOCK_SCOPE(&packing->lock);
+	GCR_LOCK_SCOPE(&packing->job.lock);
 	if (target->error.number || target->is_done)
 		return false;
 	target->threads++;
@@ -291,7 +229,7 @@ static bool begin_target(struct gcr_packing *packing, struct target *target)
 
 static bool has_failed(struct gcr_packing *packing, const struct target *target)
 {
-	GCR_LOCK_SCOPE(&packing->lock);
+	GCR_LOCK_SCOPE(&packing->job.lock);
 	return target->error.number;
 }
 
@@ -302,22 +240,22 @@ static void make_ready(struct gcr_packing *packing, struct target *target)
 	unsigned int looks = 0;
 	bool is_first;
 
-	pthread_mutex_lock(&packing->lock);
+	pthread_mutex_lock(&packing->job.lock);
 	is_first = !target->is_begun;
 	target->is_begun = true;
 	while (!is_first && !target->is_ready)
-		pthread_cond_wait(&packing->idle, &packing->lock);
-	pthread_mutex_unlock(&packing->lock);
+		pthread_cond_wait(&packing->job.changed, &packing->job.lock);
+	pthread_mutex_unlock(&packing->job.lock);
 	if (!is_first)
 		return;
-	while (packing->command.verb == GCR_VERB_PACK && looks++ < LOOKS && !stopped(packing) &&
-	       !has_failed(packing, target) &&
+	while (packing->job.command.verb == GCR_VERB_PACK && looks++ < LOOKS &&
+	       !gcr_job_stopped(&packing->job) && !has_failed(packing, target) &&
 	       gcr_unpin_files(target->process, snapshot) == -EAGAIN)
 		poll(NULL, 0, LOOK_MSEC);
-	pthread_mutex_lock(&packing->lock);
+	pthread_mutex_lock(&packing->job.lock);
 	target->is_ready = true;
-	pthread_cond_broadcast(&packing->idle);
-	pthread_mutex_unlock(&packing->lock);
+	pthread_cond_broadcast(&packing->job.changed);
+	pthread_mutex_unlock(&packing->job.lock);
 }
 
 /* One thread's work on a target of a packing. */
@@ -330,7 +268,7 @@ static bool is_wanted(void *data)
 {
 	const struct turn *turn = data;
 
-	return !stopped(turn->packing) && !has_failed(turn->packing, turn->target);
+	return !gcr_job_stopped(&turn->packing->job) && !has_failed(turn->packing, turn->target);
 }
 
 /* Work on @target; on return, other threads may still work on pieces of it. */
@@ -347,17 +285,17 @@ static void do_target(struct gcr_packing *packing, struct target *target,
 	make_ready(packing, target);
 	while (result > 0 && is_wanted(&turn))
 		result = gcr_pack_work_step(target->work, worker, &wanted, &error);
-	pthread_mutex_lock(&packing->lock);
+	pthread_mutex_lock(&packing->job.lock);
 	/* A piece was left undone: other threads, which find no further piece, do not know that. */
 	if (result < 0 && !error.number)
-		explain_stop(packing->stop, gcr_verb_name(packing->command.verb), &error);
+		explain_stop(packing->job.stop, gcr_verb_name(packing->job.command.verb), &error);
 	if (!result)
 		target->is_done = true;
 	if (result < 0 && !target->error.number)
 		target->error = error;
 	target->threads--;
-	pthread_cond_broadcast(&packing->idle);
-	pthread_mutex_unlock(&packing->lock);
+	pthread_cond_broadcast(&packing->job.changed);
+	pthread_mutex_unlock(&packing->job.lock);
 }
 
 /* A thread, or the starter of the threads, is done. The last one completes the packing. */
@@ -365,11 +303,11 @@ static void leave(struct gcr_packing *packing)
 {
 	bool is_last;
 
-	pthread_mutex_lock(&packing->lock);
+	pthread_mutex_lock(&packing->job.lock);
 	is_last = --packing->threads == 0;
 	if (is_last && !packing->has_worked)
-		stop_locked(packing, ENOMEM);
-	pthread_mutex_unlock(&packing->lock);
+		gcr_job_stop_locked(&packing->job, ENOMEM);
+	pthread_mutex_unlock(&packing->job.lock);
 	if (is_last)
 		complete(packing);
 }
@@ -382,11 +320,11 @@ static void *work(void *data)
 	pthread_setname_np(pthread_self(), "gpucrfs-pack");
 	setpriority(PRIO_PROCESS, 0, NICE); /* of this thread */
 	/* Without memory for another worker, the threads that have one do the work. */
-	if (packing->command.verb == GCR_VERB_UNPACK || !gcr_pack_worker_create(&worker)) {
-		pthread_mutex_lock(&packing->lock);
+	if (packing->job.command.verb == GCR_VERB_UNPACK || !gcr_pack_worker_create(&worker)) {
+		pthread_mutex_lock(&packing->job.lock);
 		packing->has_worked = true;
-		pthread_mutex_unlock(&packing->lock);
-		for (size_t i = 0; i < packing->count; i++)
+		pthread_mutex_unlock(&packing->job.lock);
+		for (size_t i = 0; i < packing->job.count; i++)
 			do_target(packing, &packing->targets[i], worker);
 	}
 	leave(packing);
@@ -406,9 +344,9 @@ static void launch(struct gcr_packing *packing)
 		pthread_attr_t attributes;
 		pthread_t thread;
 
-		pthread_mutex_lock(&packing->lock);
+		pthread_mutex_lock(&packing->job.lock);
 		packing->threads++;
-		pthread_mutex_unlock(&packing->lock);
+		pthread_mutex_unlock(&packing->job.lock);
 		pthread_attr_init(&attributes);
 		pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
 		if (pthread_create(&thread, &attributes, work, packing))
@@ -453,8 +391,8 @@ static int find_files_locked(struct gcr_process *process, enum gcr_verb verb,
 static int add_target_locked(struct gcr_packing *packing, struct gcr_process *process,
 			     struct gcr_error *error)
 {
-	struct target *target = &packing->targets[packing->count];
-	enum gcr_verb verb = packing->command.verb;
+	struct target *target = &packing->targets[packing->job.count];
+	enum gcr_verb verb = packing->job.command.verb;
 	struct gcr_snapshot *snapshot = NULL;
 	int result = find_files_locked(process, verb, &snapshot, error);
 
@@ -467,7 +405,7 @@ static int add_target_locked(struct gcr_packing *packing, struct gcr_process *pr
 	if (result < 0)
 		return result;
 	target->process = gcr_process_ref(process);
-	packing->count++;
+	packing->job.count++;
 	return 0;
 }
 
@@ -482,111 +420,44 @@ static uint64_t unpacked_bytes(const struct gcr_pack_work *work)
 /* Charge a user other than root for the store room that unpacking takes. Lock: packings. */
 static int take_store_locked(struct gcr_packing *packing, struct gcr_error *error)
 {
-	struct gcr_store *store = packing->daemon->store;
-	uid_t uid = packing->command.rights.counted;
+	struct gcr_store *store = packing->job.daemon->store;
+	uid_t uid = packing->job.command.rights.counted;
 	uint64_t bytes = 0;
 	int result;
 
-	if (packing->command.verb != GCR_VERB_UNPACK)
+	if (packing->job.command.verb != GCR_VERB_UNPACK)
 		return 0;
-	for (size_t i = 0; i < packing->count; i++)
+	for (size_t i = 0; i < packing->job.count; i++)
 		bytes += unpacked_bytes(packing->targets[i].work);
 	result = gcr_store_check_user(store, uid, bytes, error);
 	if (!result)
-		gcr_quota_count(packing->daemon->quota, GCR_QUOTA_STORE, uid, bytes,
+		gcr_quota_count(packing->job.daemon->quota, GCR_QUOTA_STORE, uid, bytes,
 				&packing->store_charge);
 	return result;
 }
 
 /*
- * The packing that carries out @verb for all these processes (and perhaps others), or NULL. Lock:
- * packings.
- */
-static struct gcr_packing *find_to_join_locked(enum gcr_verb verb,
-					       struct gcr_process *const *processes, size_t count)
-{
-	struct gcr_packing *found = NULL;
-
-	for (size_t i = 0; i < count; i++) {
-		struct gcr_packing *its;
-
-		pthread_mutex_lock(&processes[i]->lock);
-		its = processes[i]->packing;
-		pthread_mutex_unlock(&processes[i]->lock);
-		if (!its || (found && its != found))
-			return NULL;
-		found = its;
-	}
-	return found && found->command.verb == verb ? found : NULL;
-}
-
-/*
  * Joins the packing. A writer who could not cancel the packing does not keep it going either.
- * -EBUSY: the packing is ending; -ENOMEM. Lock: packings, so that the packing is still in the list.
+ * -EBUSY: the packing is ending; -ENOMEM.
  */
-static int join_locked(struct gcr_packing *packing, const struct gcr_command *command,
-		       struct gcr_waiter *waiter)
+static int join(struct gcr_job *job, const struct gcr_command *command, struct gcr_waiter *waiter)
 {
-	bool is_wanting =
-		gcr_rights_may_cancel(&command->rights, &packing->command.rights, packing->count);
-	int result = 0;
-
-	GCR_LOCK_SCOPE(&packing->lock);
-	if (packing->answered || packing->stop)
-		return -EBUSY;
-	if (waiter)
-		result = gcr_waiting_add(&packing->waiting, waiter, is_wanting);
-	else
-		packing->detached |= is_wanting;
-	return result;
-}
-
-/* abandon() of struct gcr_waited: the writer of @waiter does not want the packing any more. */
-static void abandon(void *object, struct gcr_waiter *waiter)
-{
-	struct gcr_packing *packing = object;
-	struct gcr_waiter *answered = NULL;
-
-	pthread_mutex_lock(&packing->lock);
-	if (!gcr_waiting_abandon(&packing->waiting, waiter) && !packing->detached)
-		stop_locked(packing, EINTR);
-	else
-		answered = gcr_waiting_take(&packing->waiting, waiter);
-	pthread_mutex_unlock(&packing->lock);
-	/* Other writers still want the packing: only this waiter is answered. */
-	if (answered)
-		gcr_waiter_answer(answered, EINTR);
-	gcr_waiter_unref(answered);
-}
-
-static void ref(void *object)
-{
-	packing_ref(object);
-}
-
-static void unref(void *object)
-{
-	packing_unref(object);
-}
-
-static void arm(struct gcr_waiter *waiter, struct gcr_packing *packing)
-{
-	if (waiter)
-		gcr_waiter_arm(waiter, &(struct gcr_waited){packing, abandon, ref, unref});
+	return gcr_job_join(
+		job, waiter,
+		gcr_rights_may_cancel(&command->rights, &job->command.rights, job->count));
 }
 
 /* Make the packing visible in its processes and the list. Lock: packings. */
 static void publish_locked(struct gcr_packing *packing)
 {
-	for (size_t i = 0; i < packing->count; i++) {
+	for (size_t i = 0; i < packing->job.count; i++) {
 		struct gcr_process *process = packing->targets[i].process;
 
 		pthread_mutex_lock(&process->lock);
 		process->packing = packing;
 		pthread_mutex_unlock(&process->lock);
 	}
-	packing->next = packings.list;
-	packings.list = packing_ref(packing);
+	gcr_jobs_add_locked(&packing->job);
 }
 
 static int start_locked(struct gcr_packing *packing, struct gcr_process *const *processes,
@@ -594,18 +465,17 @@ static int start_locked(struct gcr_packing *packing, struct gcr_process *const *
 {
 	int result = 0;
 
-	if (atomic_load(&packing->daemon->stopping))
+	if (atomic_load(&packing->job.daemon->stopping))
 		return gcr_error_set(error, EBUSY, "the daemon is stopping");
 	for (size_t i = 0; i < count && !result; i++)
 		result = add_target_locked(packing, processes[i], error);
-	packing->detached = !waiter;
 	if (!result)
-		result = gcr_quota_take(packing->daemon->quota, GCR_QUOTA_VERBS,
-					packing->command.rights.counted, packing->count,
-					&packing->charge, error);
+		result = gcr_quota_take(packing->job.daemon->quota, GCR_QUOTA_VERBS,
+					packing->job.command.rights.counted, packing->job.count,
+					&packing->job.charge, error);
 	if (!result)
 		result = take_store_locked(packing, error);
-	if (!result && waiter && gcr_waiting_add(&packing->waiting, waiter, true) < 0)
+	if (!result && gcr_job_begin(&packing->job, waiter) < 0)
 		result = gcr_error_set(error, ENOMEM, "out of memory");
 	if (!result)
 		publish_locked(packing);
@@ -618,23 +488,23 @@ int gcr_packing_start(struct gcr_daemon *daemon, const struct gcr_command *comma
 {
 	_cleanup_(packing_unref_cleanup) struct gcr_packing *packing =
 		packing_new(daemon, command, count);
-	_cleanup_(packing_unref_cleanup) struct gcr_packing *joined = NULL;
+	_cleanup_(gcr_job_unref_cleanup) struct gcr_job *joined = NULL;
 	int result;
 
 	if (!packing)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	pthread_mutex_lock(&packings.lock);
-	joined = find_to_join_locked(command->verb, processes, count);
-	if (joined && !join_locked(packing_ref(joined), command, waiter)) {
+	joined = gcr_jobs_find_locked(&packings, command->verb, processes, count);
+	if (joined && !join(gcr_job_ref(joined), command, waiter)) {
 		pthread_mutex_unlock(&packings.lock);
-		arm(waiter, joined);
+		gcr_job_arm(joined, waiter);
 		return 0;
 	}
 	result = start_locked(packing, processes, count, waiter, error);
 	pthread_mutex_unlock(&packings.lock);
 	if (result < 0)
 		return result;
-	arm(waiter, packing);
+	gcr_job_arm(&packing->job, waiter);
 	launch(packing);
 	return 0;
 }
@@ -654,65 +524,17 @@ int gcr_packing_start_own(struct gcr_daemon *daemon, struct gcr_process *process
 
 /* ---- stopping ---- */
 
-/* Is the packing under way for any of these processes? Lock: packings. */
-static bool is_for_any_locked(const struct gcr_packing *packing,
-			      struct gcr_process *const *processes, size_t count)
-{
-	bool is = false;
-
-	for (size_t i = 0; i < count && !is; i++) {
-		pthread_mutex_lock(&processes[i]->lock);
-		is = processes[i]->packing == packing;
-		pthread_mutex_unlock(&processes[i]->lock);
-	}
-	return is;
-}
-
 bool gcr_packing_is_under_way(struct gcr_process *process, enum gcr_verb verb)
 {
 	GCR_LOCK_SCOPE(&process->lock);
-	return process->packing && process->packing->command.verb == verb;
-}
-
-static void stop(struct gcr_packing *packing, int reason)
-{
-	GCR_LOCK_SCOPE(&packing->lock);
-	stop_locked(packing, reason);
+	return process->packing && process->packing->job.command.verb == verb;
 }
 
 size_t gcr_packing_cancel(struct gcr_process *const *processes, size_t count,
 			  const struct gcr_rights *rights, struct gcr_cancellation *cancellation,
 			  bool *ret_denied)
 {
-	size_t found = 0;
-	size_t untold = 0;
-
-	pthread_mutex_lock(&packings.lock);
-	for (struct gcr_packing *packing = packings.list; packing; packing = packing->next) {
-		if (!is_for_any_locked(packing, processes, count))
-			continue;
-		if (!gcr_rights_may_cancel(rights, &packing->command.rights, packing->count)) {
-			*ret_denied = true;
-			continue;
-		}
-		pthread_mutex_lock(&packing->lock);
-		/* The packing has just ended, and would never end the cancellation. */
-		if (packing->answered) {
-			pthread_mutex_unlock(&packing->lock);
-			continue;
-		}
-		found++;
-		if (cancellation) {
-			gcr_cancellation_hold(cancellation);
-			untold += gcr_waiting_add_cancellation(&packing->waiting, cancellation) < 0;
-		}
-		stop_locked(packing, ECANCELED);
-		pthread_mutex_unlock(&packing->lock);
-	}
-	pthread_mutex_unlock(&packings.lock);
-	for (; untold; untold--)
-		gcr_cancellation_end(cancellation, ENOMEM);
-	return found;
+	return gcr_jobs_cancel(&packings, processes, count, rights, cancellation, ret_denied);
 }
 
 static struct target *find_target(struct gcr_packing *packing, const struct gcr_process *process)
@@ -729,15 +551,15 @@ static void end_of_target(struct gcr_packing *packing, struct target *target)
 {
 	struct gcr_pack_work *work;
 
-	pthread_mutex_lock(&packing->lock);
+	pthread_mutex_lock(&packing->job.lock);
 	if (!target->error.number)
 		gcr_error_set(&target->error, ECANCELED,
 			      "%s has ended: another verb has begun; what was done stays",
-			      gcr_verb_name(packing->command.verb));
+			      gcr_verb_name(packing->job.command.verb));
 	while (target->threads)
-		pthread_cond_wait(&packing->idle, &packing->lock);
+		pthread_cond_wait(&packing->job.changed, &packing->job.lock);
 	work = TAKE_PTR(target->work);
-	pthread_mutex_unlock(&packing->lock);
+	pthread_mutex_unlock(&packing->job.lock);
 	gcr_pack_work_destroy(work);
 }
 
@@ -747,20 +569,16 @@ void gcr_packing_end(struct gcr_process *process)
 
 	pthread_mutex_lock(&packings.lock);
 	pthread_mutex_lock(&process->lock);
-	packing = process->packing ? packing_ref(TAKE_PTR(process->packing)) : NULL;
+	packing = TAKE_PTR(process->packing);
+	if (packing)
+		gcr_job_ref(&packing->job);
 	pthread_mutex_unlock(&process->lock);
 	pthread_mutex_unlock(&packings.lock);
 	if (packing)
 		end_of_target(packing, find_target(packing, process));
 }
 
-void gcr_packings_stop(void)
+void gcr_packings_stop(struct gcr_daemon *daemon)
 {
-	pthread_mutex_lock(&packings.lock);
-	while (packings.list) {
-		for (struct gcr_packing *packing = packings.list; packing; packing = packing->next)
-			stop(packing, ESHUTDOWN);
-		pthread_cond_wait(&packings.ended, &packings.lock);
-	}
-	pthread_mutex_unlock(&packings.lock);
+	gcr_jobs_stop(&packings, daemon);
 }

@@ -54,7 +54,7 @@ size_t gcr_packing_cancel(struct gcr_process *const *processes, size_t count,
  */
 void gcr_packing_end(struct gcr_process *process);
 /* The daemon stops: end all packings, and wait for that. */
-void gcr_packings_stop(void);
+void gcr_packings_stop(struct gcr_daemon *daemon);
 
 /* ---- packing_undo.c ---- */
 

@@ -24,21 +24,6 @@
 
 /* ---- stopping and deadlines ---- */
 
-void gcr_operation_stop_locked(struct gcr_operation *operation, int reason)
-{
-	if (operation->committed || operation->stop)
-		return;
-	operation->stop = reason;
-	pthread_cond_broadcast(&operation->decided);
-}
-
-void gcr_operation_stop(struct gcr_operation *operation, int reason)
-{
-	pthread_mutex_lock(&operation->lock);
-	gcr_operation_stop_locked(operation, reason);
-	pthread_mutex_unlock(&operation->lock);
-}
-
 int64_t gcr_operation_limit(const struct gcr_daemon *daemon, int64_t duration_usec)
 {
 	int64_t most_usec = daemon->max_request_usec;
@@ -52,12 +37,12 @@ int64_t gcr_operation_limit(const struct gcr_daemon *daemon, int64_t duration_us
 
 int64_t gcr_operation_deadline(const struct gcr_operation *operation, uint64_t bytes)
 {
-	int64_t duration_usec = operation->command.timeout_usec;
+	int64_t duration_usec = operation->job.command.timeout_usec;
 
 	if (!duration_usec)
 		duration_usec = DEADLINE_BASE_USEC + (int64_t)(bytes / DEADLINE_BYTES_PER_USEC);
 	return operation->tasks[0].started_usec +
-	       gcr_operation_limit(operation->daemon, duration_usec);
+	       gcr_operation_limit(operation->job.daemon, duration_usec);
 }
 
 int gcr_task_stopped(const struct gcr_task *task)
@@ -72,11 +57,11 @@ int gcr_task_is_to_stop(const struct gcr_task *task)
 	struct gcr_operation *operation = task->operation;
 	int reason;
 
-	pthread_mutex_lock(&operation->lock);
-	if (!task->recovery && gcr_clock_usec() >= operation->deadline_usec)
-		gcr_operation_stop_locked(operation, ETIMEDOUT);
-	reason = operation->stop;
-	pthread_mutex_unlock(&operation->lock);
+	pthread_mutex_lock(&operation->job.lock);
+	if (!task->recovery && gcr_clock_usec() >= operation->job.deadline_usec)
+		gcr_job_stop_locked(&operation->job, ETIMEDOUT);
+	reason = operation->job.stop;
+	pthread_mutex_unlock(&operation->job.lock);
 	return reason;
 }
 
@@ -86,9 +71,9 @@ int64_t gcr_task_deadline_usec(const struct gcr_task *task)
 
 	if (task->is_undoing)
 		return gcr_clock_usec() + DEADLINE_BASE_USEC;
-	pthread_mutex_lock(&task->operation->lock);
-	deadline_usec = task->operation->deadline_usec;
-	pthread_mutex_unlock(&task->operation->lock);
+	pthread_mutex_lock(&task->operation->job.lock);
+	deadline_usec = task->operation->job.deadline_usec;
+	pthread_mutex_unlock(&task->operation->job.lock);
 	return deadline_usec;
 }
 
@@ -96,13 +81,13 @@ void gcr_task_set_bytes(struct gcr_task *task, uint64_t bytes)
 {
 	struct gcr_operation *operation = task->operation;
 	int64_t deadline_usec = gcr_operation_deadline(operation, (bytes + task->unpacked_bytes) *
-									  operation->count);
+									  operation->job.count);
 
 	task->bytes = bytes;
-	pthread_mutex_lock(&operation->lock);
-	if (deadline_usec > operation->deadline_usec)
-		operation->deadline_usec = deadline_usec;
-	pthread_mutex_unlock(&operation->lock);
+	pthread_mutex_lock(&operation->job.lock);
+	if (deadline_usec > operation->job.deadline_usec)
+		operation->job.deadline_usec = deadline_usec;
+	pthread_mutex_unlock(&operation->job.lock);
 }
 
 void gcr_task_deadline_passed(struct gcr_task *task)
@@ -116,20 +101,20 @@ void gcr_task_deadline_passed(struct gcr_task *task)
 
 	if (task->recovery || atomic_exchange(&task->control_pending, true))
 		return;
-	pthread_mutex_lock(&operation->lock);
-	gcr_operation_stop_locked(operation, ETIMEDOUT);
-	reason = operation->stop ? operation->stop : ETIMEDOUT;
-	committed = operation->committed;
-	first = !operation->answered;
-	operation->answered = true;
-	pthread_mutex_unlock(&operation->lock);
+	pthread_mutex_lock(&operation->job.lock);
+	gcr_job_stop_locked(&operation->job, ETIMEDOUT);
+	reason = operation->job.stop ? operation->job.stop : ETIMEDOUT;
+	committed = operation->job.is_committed;
+	first = !operation->job.is_answered;
+	operation->job.is_answered = true;
+	pthread_mutex_unlock(&operation->job.lock);
 	gcr_error_set(&error, ETIMEDOUT,
 		      "%s did not end in time; the driver's call cannot be taken back, the process "
 		      "%s when it returns",
 		      verb, committed ? "goes on" : "is rolled back");
 	gcr_process_report(task->process, verb, &error);
 	if (first)
-		gcr_operation_answer(operation, reason == ESHUTDOWN ? ECANCELED : reason);
+		gcr_job_answer(&operation->job, reason == ESHUTDOWN ? ECANCELED : reason);
 }
 
 /* ---- agreement of the tasks ---- */
@@ -141,12 +126,12 @@ bool gcr_task_is_first(const struct gcr_task *task)
 
 struct gcr_process *gcr_task_sibling(const struct gcr_task *task, unsigned int index)
 {
-	return index < task->operation->count ? task->operation->tasks[index].process : NULL;
+	return index < task->operation->job.count ? task->operation->tasks[index].process : NULL;
 }
 
 bool gcr_task_is_alone(const struct gcr_task *task)
 {
-	return task->operation->count == 1 || task->exchange;
+	return task->operation->job.count == 1 || task->exchange;
 }
 
 int gcr_task_commit(struct gcr_task *task)
@@ -163,36 +148,37 @@ int gcr_task_commit(struct gcr_task *task)
 		return -ECANCELED;
 	if (task->is_undoing)
 		return 0;
-	for (unsigned int i = 0; i < operation->count; i++)
+	for (unsigned int i = 0; i < operation->job.count; i++)
 		if (gcr_process_has_ended(operation->tasks[i].process))
-			gcr_operation_stop(operation, ESRCH);
+			gcr_job_stop(&operation->job, ESRCH);
 	atomic_store(&task->phase, "vote");
-	pthread_mutex_lock(&operation->lock);
+	pthread_mutex_lock(&operation->job.lock);
 	operation->votes++;
-	if (operation->votes == operation->count && !operation->stop) {
-		operation->committed = true;
-		pthread_cond_broadcast(&operation->decided);
+	if (operation->votes == operation->job.count && !operation->job.stop) {
+		operation->job.is_committed = true;
+		pthread_cond_broadcast(&operation->job.changed);
 	}
-	while (!operation->committed && !operation->stop)
-		if (gcr_cond_wait_until(&operation->decided, &operation->lock,
-					operation->deadline_usec) < 0)
-			gcr_operation_stop_locked(operation, ETIMEDOUT);
-	reason = operation->committed ? 0 : operation->stop;
-	pthread_mutex_unlock(&operation->lock);
+	while (!operation->job.is_committed && !operation->job.stop)
+		if (gcr_cond_wait_until(&operation->job.changed, &operation->job.lock,
+					operation->job.deadline_usec) < 0)
+			gcr_job_stop_locked(&operation->job, ETIMEDOUT);
+	reason = operation->job.is_committed ? 0 : operation->job.stop;
+	pthread_mutex_unlock(&operation->job.lock);
 	return reason ? -ECANCELED : 0;
 }
 
 void gcr_operation_end_barrier_locked(struct gcr_operation *operation)
 {
-	if (!operation->at_barrier || operation->at_barrier + operation->ended < operation->count)
+	if (!operation->at_barrier ||
+	    operation->at_barrier + operation->ended < operation->job.count)
 		return;
-	operation->barrier_failed = operation->stop || operation->ended;
+	operation->barrier_failed = operation->job.stop || operation->ended;
 	operation->at_barrier = 0;
 	operation->barriers_passed++;
 	/* The next part can be stopped, and ends with a vote of its own if it has one. */
-	operation->committed = false;
+	operation->job.is_committed = false;
 	operation->votes = 0;
-	pthread_cond_broadcast(&operation->decided);
+	pthread_cond_broadcast(&operation->job.changed);
 }
 
 int gcr_task_barrier(struct gcr_task *task, int result, struct gcr_error *error)
@@ -202,11 +188,11 @@ int gcr_task_barrier(struct gcr_task *task, int result, struct gcr_error *error)
 	bool failed;
 
 	atomic_store(&task->phase, "vote");
-	pthread_mutex_lock(&operation->lock);
+	pthread_mutex_lock(&operation->job.lock);
 	if (result < 0) {
 		/* Even after a vote: the other tasks have to learn of the failure. */
-		operation->committed = false;
-		gcr_operation_stop_locked(operation, error->number ? error->number : -result);
+		operation->job.is_committed = false;
+		gcr_job_stop_locked(&operation->job, error->number ? error->number : -result);
 		if (!operation->error.number && result != -ECANCELED)
 			operation->error = *error;
 	}
@@ -214,9 +200,9 @@ int gcr_task_barrier(struct gcr_task *task, int result, struct gcr_error *error)
 	operation->at_barrier++;
 	gcr_operation_end_barrier_locked(operation);
 	while (operation->barriers_passed == passed)
-		pthread_cond_wait(&operation->decided, &operation->lock);
+		pthread_cond_wait(&operation->job.changed, &operation->job.lock);
 	failed = operation->barrier_failed;
-	pthread_mutex_unlock(&operation->lock);
+	pthread_mutex_unlock(&operation->job.lock);
 	return result < 0 ? result : failed ? -ECANCELED : 0;
 }
 
@@ -225,11 +211,11 @@ int gcr_task_decide(struct gcr_task *task)
 	struct gcr_operation *operation = task->operation;
 	int reason = gcr_task_stopped(task);
 
-	pthread_mutex_lock(&operation->lock);
+	pthread_mutex_lock(&operation->job.lock);
 	if (!reason)
-		reason = operation->stop;
-	operation->committed = !reason;
-	pthread_mutex_unlock(&operation->lock);
+		reason = operation->job.stop;
+	operation->job.is_committed = !reason;
+	pthread_mutex_unlock(&operation->job.lock);
 	return reason ? -ECANCELED : 0;
 }
 
@@ -237,12 +223,12 @@ void gcr_task_fail(struct gcr_task *task, const struct gcr_error *error)
 {
 	struct gcr_operation *operation = task->operation;
 
-	pthread_mutex_lock(&operation->lock);
-	operation->committed = false;
-	if (!operation->stop && !operation->error.number)
+	pthread_mutex_lock(&operation->job.lock);
+	operation->job.is_committed = false;
+	if (!operation->job.stop && !operation->error.number)
 		operation->error = *error;
-	gcr_operation_stop_locked(operation, error->number);
-	pthread_mutex_unlock(&operation->lock);
+	gcr_job_stop_locked(&operation->job, error->number);
+	pthread_mutex_unlock(&operation->job.lock);
 }
 
 int gcr_task_hold_snapshot(struct gcr_task *task, struct gcr_snapshot *snapshot,

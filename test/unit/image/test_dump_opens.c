@@ -21,8 +21,7 @@ static bool is_refused(struct gcr_daemon *daemon, pid_t pid, int pidfd)
 {
 	struct gcr_command command = {0};
 	struct gcr_operation operation = {
-		.lock = PTHREAD_MUTEX_INITIALIZER,
-		.deadline_usec = INT64_MAX,
+		.job = {.lock = PTHREAD_MUTEX_INITIALIZER, .deadline_usec = INT64_MAX},
 	};
 	struct gcr_process process = {.lock = PTHREAD_MUTEX_INITIALIZER};
 	struct gcr_task task = {
