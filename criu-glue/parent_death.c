@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The images pstree.img and core-N.img: two magic numbers, then for each process, or once, a length
- * (32 bits, the host's order) and a message of images/pstree.proto or core.proto of CRIU 4 in the
- * encoding of protocol buffers. The images are untrusted: they may have been copied from elsewhere.
- */
+/* The images pstree.img and core-N.img: images/pstree.proto and core.proto of CRIU 4. */
 #include "criu-glue/parent_death.h"
 
 #include <errno.h>
@@ -12,14 +8,10 @@
 #include <string.h>
 #include <sys/uio.h>
 
+#include "criu-glue/image.h"
 #include "criu-glue/protobuf.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
-
-#define IMAGE_BYTES_MAX (64u << 20)
-#define COMMON_MAGIC	0x54564319u /* criu/include/magic.h */
-#define PSTREE_MAGIC	0x50273030u
-#define CORE_MAGIC	0x55053847u
 
 /* Field numbers of pstree_entry, core_entry and thread_core_entry. */
 enum {
@@ -37,32 +29,6 @@ struct threads {
 	pid_t *list;
 	size_t count, room;
 };
-
-/* Checks the magic numbers; *ret_at is the position after them. */
-static int begin_image(const uint8_t *image, size_t bytes, uint32_t kind, const uint8_t **ret_at)
-{
-	const uint32_t magic[2] = {COMMON_MAGIC, kind};
-
-	if (bytes < sizeof(magic) || memcmp(image, magic, sizeof(magic)) != 0)
-		return -EIO;
-	*ret_at = image + sizeof(magic);
-	return 0;
-}
-
-/* Moves *at behind the next message of an image, which begins at *ret_message. */
-static int next_message(const uint8_t **at, const uint8_t *end, const uint8_t **ret_message)
-{
-	uint32_t length;
-
-	if ((size_t)(end - *at) < sizeof(length))
-		return -EIO;
-	memcpy(&length, *at, sizeof(length));
-	*ret_message = *at + sizeof(length);
-	if (length > (size_t)(end - *ret_message))
-		return -EIO;
-	*at = *ret_message + length;
-	return 0;
-}
 
 /* ---- the tree ---- */
 
@@ -138,10 +104,10 @@ int gcr_parent_death_threads(const uint8_t *image, size_t bytes, pid_t **ret_thr
 {
 	const uint8_t *at, *end = image + bytes, *message;
 	struct threads threads = {0};
-	int result = begin_image(image, bytes, PSTREE_MAGIC, &at);
+	int result = gcr_image_begin(image, bytes, GCR_IMAGE_PSTREE, &at);
 
 	while (!result && at < end) {
-		result = next_message(&at, end, &message);
+		result = gcr_image_next(&at, end, &message);
 		if (!result)
 			result = add_process(&threads, message, at);
 	}
@@ -186,12 +152,12 @@ static int clear_thread(uint8_t *image, const uint8_t *message, const uint8_t *e
 int gcr_parent_death_clear(uint8_t *image, size_t bytes, bool *ret_had)
 {
 	const uint8_t *at, *end = image + bytes, *message;
-	int result = begin_image(image, bytes, CORE_MAGIC, &at);
+	int result = gcr_image_begin(image, bytes, GCR_IMAGE_CORE, &at);
 	struct gcr_protobuf_field field;
 	bool had = false;
 
 	while (!result && at < end) {
-		result = next_message(&at, end, &message);
+		result = gcr_image_next(&at, end, &message);
 		while (!result && message < at) {
 			if (!gcr_protobuf_next(&message, at, &field))
 				return -EIO;
@@ -210,27 +176,6 @@ int gcr_parent_death_clear(uint8_t *image, size_t bytes, bool *ret_had)
 
 /* ---- all images ---- */
 
-static int fail(struct gcr_error *error, int result, const char *name)
-{
-	if (result == -ENOMEM)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	return gcr_error_set(error, EIO, "CRIU's %s is damaged, or of a kind that is not known",
-			     name);
-}
-
-static int read_image(int images_fd, const char *name, void **ret_bytes, size_t *ret_size,
-		      struct gcr_error *error)
-{
-	int result = gcr_beneath_read(images_fd, name, IMAGE_BYTES_MAX, ret_bytes, ret_size, error);
-
-	if (result >= 0 || result == -ENOMEM)
-		return result;
-	/* The caller gets -EIO for a missing image as for a damaged one. */
-	gcr_error_prefix(error, "CRIU's %s", name);
-	error->number = EIO;
-	return -EIO;
-}
-
 static int look_at_thread(int images_fd, pid_t number, bool is_to_change, bool *ret_had,
 			  struct gcr_error *error)
 {
@@ -240,12 +185,12 @@ static int look_at_thread(int images_fd, pid_t number, bool is_to_change, bool *
 	int result;
 
 	snprintf(name, sizeof(name), "core-%d.img", (int)number);
-	result = read_image(images_fd, name, &bytes, &part.iov_len, error);
+	result = gcr_image_read(images_fd, name, &bytes, &part.iov_len, error);
 	if (result < 0)
 		return result;
 	result = gcr_parent_death_clear(bytes, part.iov_len, ret_had);
 	if (result < 0)
-		return fail(error, result, name);
+		return gcr_image_fail(error, result, name);
 	if (!is_to_change || !*ret_had)
 		return 0;
 	part.iov_base = bytes;
@@ -264,12 +209,12 @@ static int look(int images_fd, bool is_to_change, bool *ret_has, struct gcr_erro
 	size_t size, count = 0;
 	int result;
 
-	result = read_image(images_fd, tree, &bytes, &size, error);
+	result = gcr_image_read(images_fd, tree, &bytes, &size, error);
 	if (result < 0)
 		return result;
 	result = gcr_parent_death_threads(bytes, size, &threads, &count);
 	if (result < 0)
-		return fail(error, result, tree);
+		return gcr_image_fail(error, result, tree);
 	for (size_t i = 0; i < count && !result; i++) {
 		bool had = false;
 
