@@ -54,6 +54,27 @@ void gcr_criu_read_output(int fd, char text[static GCR_CRIU_OUTPUT_BYTES + 1])
 }
 
 /*
+ * Makes the variable with the owner's rights, which the caller frees. NULL: there is no memory.
+ */
+static char *print_owner(const struct gcr_image_owner *owner)
+{
+	char *text = NULL;
+	size_t bytes;
+	FILE *stream = open_memstream(&text, &bytes);
+
+	if (!stream)
+		return NULL;
+	fprintf(stream, GCR_CRIU_OWNER_VARIABLE "=%u:%u:%" PRIx64 ":", (unsigned int)owner->uid,
+		(unsigned int)owner->gid, owner->capabilities);
+	for (size_t i = 0; i < owner->groups_count; i++)
+		fprintf(stream, "%s%u", i ? "," : "", (unsigned int)owner->groups[i]);
+	if (!fclose(stream))
+		return text;
+	free(text);
+	return NULL;
+}
+
+/*
  * Adds the variables of the environment by which the guard gets its facts; the caller frees them.
  * @root_fd: CRIU's descriptor of a dumped tree's root. -ENOMEM.
  */
@@ -71,6 +92,10 @@ static int add_guard(char *variables[2], const struct gcr_criu_options *options,
 		variables[1] = NULL;
 		return -ENOMEM;
 	}
+	if (options->action == GCR_CRIU_RESTORE && options->owner) {
+		variables[1] = print_owner(options->owner);
+		return variables[1] ? 0 : -ENOMEM;
+	}
 	return 0;
 }
 
@@ -80,7 +105,8 @@ int gcr_criu_start_program(const struct gcr_criu_program *criu, const char *path
 			   struct gcr_error *error)
 {
 	/* LD_PRELOAD may be our own; a configuration file could set any option. */
-	static const char *const unwanted[] = {"LD_PRELOAD", "CRIU_CONFIG_FILE"};
+	static const char *const unwanted[] = {"LD_PRELOAD", "CRIU_CONFIG_FILE",
+					       GCR_CRIU_OWNER_VARIABLE};
 	_cleanup_(gcr_environment_free_cleanup) char **environment = NULL;
 	struct gcr_program program = {
 		.path = path,

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "criu-glue/image_owner.h"
 #include "lib/cleanup.h"
 #include "lib/error.h"
 
@@ -26,14 +27,17 @@
  * The program through which CRIU asks whether a dump is to be kept, its descriptor, and the bytes
  * that it sends and receives.
  */
-#define GCR_CRIU_HOOK_PROGRAM  "gpucr-hook"
-#define GCR_CRIU_GUARD	       "libgpucr-criu-guard.so"
+#define GCR_CRIU_HOOK_PROGRAM	"gpucr-hook"
+#define GCR_CRIU_GUARD		"libgpucr-criu-guard.so"
 /* PID:FD, for the guard: the root of a dumped tree, and CRIU's descriptor of its pidfd. */
-#define GCR_CRIU_ROOT_VARIABLE "GPUCR_CRIU_ROOT"
-#define GCR_CRIU_HOOK_FD       5
-#define GCR_CRIU_HOOK_ASKS     '?'
-#define GCR_CRIU_HOOK_YES      'y'
-#define GCR_CRIU_HOOK_NO       'n'
+#define GCR_CRIU_ROOT_VARIABLE	"GPUCR_CRIU_ROOT"
+/* UID:GID:CAPABILITIES:GROUP,GROUP...: with whose rights the guard lets CRIU open a tree's files.
+ */
+#define GCR_CRIU_OWNER_VARIABLE "GPUCR_CRIU_OWNER"
+#define GCR_CRIU_HOOK_FD	5
+#define GCR_CRIU_HOOK_ASKS	'?'
+#define GCR_CRIU_HOOK_YES	'y'
+#define GCR_CRIU_HOOK_NO	'n'
 
 #define GCR_PIDNS_PROGRAM "gpucr-pidns" /* in the directory of the daemon's other helpers */
 
@@ -118,10 +122,16 @@ struct gcr_criu_options {
 	 */
 	const char *hook_program;
 	/*
-	 * The path of GCR_CRIU_GUARD, which keeps other processes away from CRIU's sockets, and
-	 * CRIU from a process that has got the root's pid; NULL: none.
+	 * The path of GCR_CRIU_GUARD, which keeps other processes away from CRIU's sockets, CRIU
+	 * from a process that has got the root's pid, and a restored tree from files that are not
+	 * its owner's; NULL: none.
 	 */
 	const char *guard;
+	/*
+	 * For a restore with a guard: with whose rights CRIU opens the files of the tree. NULL: as
+	 * root.
+	 */
+	const struct gcr_image_owner *owner;
 	/*
 	 * Restore in a new pid namespace, where all pids are free: the path of gpucr-pidns, which
 	 * does that. NULL: in our namespace. The tree ends with the namespace's init, and init ends

@@ -70,6 +70,16 @@ static const struct known {
 	 "a file's mode is not what it was when the program was dumped: change it back"},
 	{"has bad build-ID", NULL, ESTALE,
 	 "a program or library was replaced since the program was dumped: bring the old one back"},
+	{" on restore: ", "Permission denied", EACCES,
+	 "the program's user may not open one of its files, and others than root can change its "
+	 "path"},
+	{" on restore: ", "Operation not permitted", EACCES,
+	 "the program's user may not open one of its files, and others than root can change its "
+	 "path"},
+	{"ghost", "Permission denied", EACCES,
+	 "the program's user may not make a deleted file again in the directory where it was"},
+	{"Can't bind", "Permission denied", EACCES,
+	 "the program's user may not make the name of its socket again"},
 	{"Found slave peer", "master", EBUSY,
 	 "the program's terminal belongs to a program outside: make it external"},
 	{"Found dangling tty", NULL, EBUSY,

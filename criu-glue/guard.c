@@ -11,7 +11,8 @@
  *    secret before they are queued. A full queue would block the sender, and then also the
  *    receiver, which looks into its socket only when the sender has told it to.
  *
- * All other sockets are unaffected.
+ * All other sockets are unaffected by these. What CRIU does with the files of a restored program:
+ * guard_files.c.
  *
  * CRIU gets the root of a dumped tree by its pid. The guard knows the root by its pidfd, and lets
  * CRIU trace no other process that was given the pid: from PTRACE_SEIZE on, the pid cannot change
@@ -36,8 +37,9 @@
 #include <unistd.h>
 
 #include "criu-glue/criu.h"
+#include "criu-glue/guard.h"
 
-#define EXPORT __attribute__((visibility("default")))
+#define EXPORT GCR_GUARD_EXPORT
 
 #define DUMP_PREFIX    "/crtools-pr-"
 #define RESTORE_PREFIX "/crtools-fd-"
@@ -180,7 +182,6 @@ static int attach_filter(int fd)
 
 EXPORT int bind(int fd, const struct sockaddr *address, socklen_t bytes)
 {
-	REAL(bind)
 	if (begins_with(address, bytes, RESTORE_PREFIX)) {
 		if (!has_secret) {
 			errno = EAGAIN;
@@ -189,7 +190,7 @@ EXPORT int bind(int fd, const struct sockaddr *address, socklen_t bytes)
 		if (attach_filter(fd) < 0)
 			return -1;
 	}
-	return real(fd, address, bytes);
+	return gcr_guard_bind(fd, address, bytes);
 }
 
 /* Appends @part to the message. -1: the message has too many parts. */

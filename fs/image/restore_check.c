@@ -76,9 +76,8 @@ int gcr_restore_check_rights(const struct gcr_command *command, struct gcr_error
 			"only root of this machine may have a process restored: in the daemon's "
 			"pid and user namespaces, and with CAP_SYS_ADMIN");
 	/*
-	 * This also holds for trees dumped here: CRIU opens the tree's files by their paths, as
-	 * root and through symbolic links, and the owner of the directories could redirect CRIU to
-	 * any file.
+	 * This also holds for trees dumped here. A library in CRIU opens the tree's files with the
+	 * rights of its owner (criu-glue/guard_files.c), but CRIU does all else as root.
 	 */
 	return gcr_error_set(
 		error, EPERM,

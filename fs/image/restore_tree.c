@@ -98,6 +98,7 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 	_cleanup_free_ char *guard = gcr_vendor_program(restore->job.daemon, GCR_CRIU_GUARD);
 	_cleanup_free_ char *plugins = NULL;
 	_cleanup_free_ char *pidns = NULL;
+	_cleanup_(gcr_image_owner_destroy_cleanup) struct gcr_image_owner *owner = NULL;
 	_cleanup_close_ int work_fd = -1;
 	_cleanup_close_ int images_fd = -1;
 	const struct gcr_criu_program *program;
@@ -129,6 +130,12 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 	images_fd = gcr_restore_open_images(restore, error);
 	if (images_fd < 0)
 		return images_fd;
+	/* The owner can change his directories until CRIU opens the tree's files in them. */
+	result = gcr_image_owner_find(images_fd, restore->manifest->tree->processes[0].pid, &owner,
+				      error);
+	if (result < 0)
+		return result;
+	options.owner = owner;
 	if (restore->job.command.new_pids) {
 		pidns = gcr_vendor_program(restore->job.daemon, GCR_PIDNS_PROGRAM);
 		if (!pidns)

@@ -40,13 +40,18 @@ def as_user(call, uid=NOBODY, gid=None):
     return word
 
 
-def users_program(machine):
-    """On a machine whose GPU is anybody's."""
+def share_gpu(machine):
+    """Makes the GPU anybody's."""
     for top, _, files in os.walk(machine.simulator):
         os.chmod(top, 0o1777)
         for file in files:
             os.chmod(f'{top}/{file}', 0o666)
-    return dump.program(machine, uid=NOBODY)
+
+
+def users_program(machine, **options):
+    """On a machine whose GPU is anybody's."""
+    share_gpu(machine)
+    return dump.program(machine, uid=NOBODY, **options)
 
 
 # Without it CRIU dumps no process of another user.

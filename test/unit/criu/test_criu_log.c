@@ -32,6 +32,26 @@ static const struct {
 	{"(00.1) pie: 77: Error (criu/pie/parasite.c:588): send_fds failed (-22)\n"
 	 "(00.1) Error (criu/parasite-syscall.c:280): Can't retrieve FDs from socket\n",
 	 EOPNOTSUPP, "io_uring", NULL},
+	{"(00.1)    12: Error (criu/files-reg.c:2353): Can't open file home/u/f on restore: "
+	 "Permission "
+	 "denied\n(00.1)    12: Error (criu/files-reg.c:2266): Can't open file home/u/f: "
+	 "Permission "
+	 "denied\n",
+	 EACCES, "user may not open", "needs root"},
+	{"(00.1)    12: Error (criu/files-reg.c:2353): Can't open file home/u/f on restore: "
+	 "Operation "
+	 "not permitted\n",
+	 EACCES, "home/u/f", "needs root"},
+	{"(00.1)    12: Error (criu/files-reg.c:463): Can't create ghost regfile: Permission "
+	 "denied\n",
+	 EACCES, "deleted file", NULL},
+	{"(00.1)    12: Error (criu/sk-unix.c:1650): unix: Can't bind id 0xc ino 1 addr /home/u/s: "
+	 "Permission denied\n",
+	 EACCES, "/home/u/s", NULL},
+	{"(00.1)    12: Error (criu/files-reg.c:1): Can't open file home/u/f on restore: No such "
+	 "file or "
+	 "directory\n",
+	 EIO, "criu: Can't open file home/u/f", "may not"},
 	/* an unknown cause and its consequence: the first line is reported */
 	{"(00.1) Error (criu/a.c:1): Strange thing\n(00.1) Error (criu/b.c:2): Other thing\n", EIO,
 	 "criu: Strange thing", "Other"},

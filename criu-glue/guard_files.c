@@ -1,0 +1,784 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The files of a restored program, in CRIU. CRIU opens them by their paths, as root and through
+ * symbolic links, and the program's user can change a directory of such a path at any moment: he
+ * could have root's files opened, and get them in his program. So CRIU's calls with paths from the
+ * images are done with the rights of the tree's owner.
+ *
+ * A program can also hold a file that root has opened for it. What the owner may not do is done as
+ * root if nobody but root could have changed the path: it is walked directory by directory, and
+ * none of them is a link, another user's, or writable for others. A directory in which others may
+ * write, but remove only what is theirs (as /tmp), can lead to a directory of root, and holds no
+ * file that is opened so.
+ *
+ * Which paths come from the images (CRIU 3.17 to 4.2: criu/files-reg.c, fifo.c, file-lock.c,
+ * fsnotify.c, tty.c, sk-unix.c): those at a descriptor of a root directory. The other calls are at
+ * the current directory, with paths that mostly begin with "/". In the processes that CRIU makes,
+ * files are made, removed, renamed and changed there only for the images; CRIU itself only removes
+ * files for them. What CRIU opens for itself, it opens without O_CREAT, and with O_PATH only what
+ * anybody may open so. If the tree has a mount namespace of its own, CRIU makes the mounts by calls
+ * at the current directory; so these are not guarded then.
+ *
+ * Real calls are raw system calls, which need nothing of libc's.
+ */
+#include "criu-glue/guard.h"
+#include "criu-glue/guard_rights.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <linux/fcntl.h>
+#include <linux/magic.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+/* A name of libc's, which its headers may have given to another function, or declare otherwise. */
+#define CALL(name) __asm__(name) GCR_GUARD_EXPORT
+
+/* ---- walking ---- */
+
+/* A directory's descriptor, and a path from there. */
+struct path {
+	int fd;
+	const char *name;
+};
+
+static int open_raw(int fd, const char *name, int flags, mode_t mode)
+{
+	return (int)syscall(SYS_openat, fd, name, flags, mode);
+}
+
+/*
+ * Is the file in a filesystem whose files are what is written in it? In others the rights of the
+ * one who has opened a file count later, or the kernel gives names of something old to something
+ * new.
+ */
+static bool is_of_files(int fd)
+{
+	static const unsigned long others[] = {
+		PROC_SUPER_MAGIC,    SYSFS_MAGIC,	 CGROUP_SUPER_MAGIC,
+		CGROUP2_SUPER_MAGIC, DEVPTS_SUPER_MAGIC, DEBUGFS_MAGIC,
+		TRACEFS_MAGIC,	     SECURITYFS_MAGIC,	 BPF_FS_MAGIC,
+	};
+	struct statfs filesystem;
+
+	if (fstatfs(fd, &filesystem) < 0)
+		return false;
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		if ((unsigned long)filesystem.f_type == others[i])
+			return false;
+	return true;
+}
+
+/*
+ * Can only root change which directory a name in this one stands for? @is_last: which file. A name
+ * of root's directory in root's directory with the sticky bit is root's to change.
+ */
+static bool is_roots(int fd, bool is_last)
+{
+	struct stat stat;
+
+	return fstat(fd, &stat) == 0 && S_ISDIR(stat.st_mode) && !stat.st_uid &&
+	       (!(stat.st_mode & (S_IWGRP | S_IWOTH)) || (!is_last && stat.st_mode & S_ISVTX)) &&
+	       is_of_files(fd);
+}
+
+/*
+ * Walks to the directory of the last name of a path that nobody but root can have changed, and
+ * follows no link. Returns a descriptor of the directory, the caller's, and the name; -1: others
+ * can have changed the path, or it is not there.
+ */
+static int walk(int fd, const char *path, char ret_name[NAME_MAX + 1])
+{
+	const int flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+	int at, next;
+
+	/* Who can move the current directory is not known. */
+	if (*path != '/' && fd == AT_FDCWD)
+		return -1;
+	at = *path == '/' ? open_raw(AT_FDCWD, "/", flags, 0) : open_raw(fd, ".", flags, 0);
+	while (at >= 0) {
+		const char *end;
+
+		path += strspn(path, "/");
+		end = strchrnul(path, '/');
+		if (end - path > NAME_MAX)
+			break;
+		memcpy(ret_name, path, (size_t)(end - path));
+		ret_name[end - path] = '\0';
+		if (!strcmp(ret_name, ".."))
+			break;
+		if (!end[strspn(end, "/")]) {
+			if (!*ret_name)
+				strcpy(ret_name, ".");
+			if (!is_roots(at, true))
+				break;
+			return at;
+		}
+		if (!is_roots(at, false))
+			break;
+		next = open_raw(at, ret_name, flags, 0);
+		close(at);
+		at = next;
+		path = end;
+	}
+	if (at >= 0)
+		close(at);
+	return -1;
+}
+
+/* ---- calls with the owner's rights ---- */
+
+/*
+ * A call with one or two paths. @is_walked: the paths are names in directories that were walked to,
+ * and a link is not followed. The result is the system call's.
+ */
+typedef long (*call_function)(const struct path *first, const struct path *second, bool is_walked,
+			      const void *data);
+
+static bool is_refusal(long result)
+{
+	return result < 0 && (errno == EACCES || errno == EPERM);
+}
+
+/* Makes the call as the owner. The result is the call's; -1 and EPERM: CRIU may not do that. */
+static long call_as_owner(const struct path *first, const struct path *second, call_function call,
+			  const void *data)
+{
+	struct gcr_guard_saved saved;
+	long result;
+
+	if (gcr_guard_begin(&saved) < 0)
+		return -1;
+	result = call(first, second, false, data);
+	gcr_guard_end(&saved);
+	return result;
+}
+
+/*
+ * Makes the call as root, if nobody but root can have changed the paths. *ret_result: its result.
+ * False: others can have changed them.
+ */
+static bool call_walked(const struct path *first, const struct path *second, call_function call,
+			const void *data, long *ret_result)
+{
+	char first_name[NAME_MAX + 1], second_name[NAME_MAX + 1];
+	int first_fd = walk(first->fd, first->name, first_name);
+	int second_fd = second && first_fd >= 0 ? walk(second->fd, second->name, second_name) : -1;
+	bool is_safe = first_fd >= 0 && (!second || second_fd >= 0);
+	int number;
+
+	if (is_safe)
+		*ret_result = call(&(struct path){first_fd, first_name},
+				   &(struct path){second_fd, second_name}, true, data);
+	number = errno;
+	if (first_fd >= 0)
+		close(first_fd);
+	if (second_fd >= 0)
+		close(second_fd);
+	errno = number;
+	return is_safe;
+}
+
+/* Makes the call as the owner, and if he may not, as root by a path that only root can change. */
+static long call_guarded(const struct path *first, const struct path *second, call_function call,
+			 const void *data)
+{
+	long result = call_as_owner(first, second, call, data);
+	int number = errno;
+
+	if (!is_refusal(result) || call_walked(first, second, call, data, &result))
+		return result;
+	errno = number;
+	return -1;
+}
+
+/* ---- which calls ---- */
+
+/*
+ * Is it a descriptor of a root directory, of this process or of a mount namespace? A mount of /proc
+ * that CRIU has made for itself, and that is nowhere, is none.
+ */
+static bool is_root_directory(int fd)
+{
+	struct stat itself, above;
+
+	return fd >= 0 && is_of_files(fd) && fstat(fd, &itself) == 0 && S_ISDIR(itself.st_mode) &&
+	       fstatat(fd, "..", &above, 0) == 0 && itself.st_dev == above.st_dev &&
+	       itself.st_ino == above.st_ino;
+}
+
+static bool begins_with(const char *path, const char *prefix)
+{
+	return !strncmp(path, prefix, strlen(prefix));
+}
+
+/* Does CRIU, or a process of the tree that it makes, see paths as CRIU did when it was started? */
+static bool is_guarded_here(const char *path)
+{
+	return gcr_guard_has_owner() && strcmp(path, "/") != 0 && strcmp(path, ".") != 0 &&
+	       gcr_guard_has_our_mounts();
+}
+
+/* Does a process of the tree do something for the images at the current directory? */
+static bool is_of_task(const char *path)
+{
+	return is_guarded_here(path) && !gcr_guard_is_criu();
+}
+
+/*
+ * Does CRIU, or a process of the tree, remove a deleted file that was made again? The others that
+ * CRIU removes are what it knows of the kernel, and a directory of a test.
+ */
+static bool is_made_again(const char *path)
+{
+	static const char test[] = "/tmp/.criu.";
+
+	if (!is_guarded_here(path) || !gcr_guard_is_criu())
+		return is_guarded_here(path);
+	return *path == '/' && !begins_with(path, "/run/criu.") &&
+	       (!begins_with(path, test) || strchr(path + strlen(test), '/'));
+}
+
+/* Is it a path of the images, at this descriptor, or at the current directory? */
+static bool is_guarded(int fd, const char *path)
+{
+	if (!gcr_guard_has_owner() || !path || !*path)
+		return false;
+	return fd == AT_FDCWD ? is_of_task(path) : is_root_directory(fd);
+}
+
+/* ---- open ---- */
+
+struct open_options {
+	int flags;
+	mode_t mode;
+};
+
+static long call_open(const struct path *path, const struct path *unused, bool is_walked,
+		      const void *data)
+{
+	const struct open_options *options = data;
+
+	(void)unused;
+	return open_raw(path->fd, path->name, options->flags | (is_walked ? O_NOFOLLOW : 0),
+			options->mode);
+}
+
+/*
+ * Opens a file by a descriptor with O_PATH that the owner has got: the file is his own, and he
+ * could change its mode. Returns a descriptor; -1: it is no such file, or cannot be opened.
+ */
+static int open_own(int fd, const struct stat *stat, int flags)
+{
+	char path[64];
+
+	if (stat->st_uid != gcr_guard_owner() || !is_of_files(fd) ||
+	    (!S_ISREG(stat->st_mode) && !S_ISDIR(stat->st_mode) && !S_ISFIFO(stat->st_mode)))
+		return -1;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	return open_raw(AT_FDCWD, path, flags & ~O_NOFOLLOW, 0);
+}
+
+/*
+ * Opens what the owner may not open by its mode now, but once could: his own file, what only root
+ * can have put there, or a directory that he may not read but enter, as the descriptor of a current
+ * directory (with O_PATH). Returns a descriptor; -1: none of them.
+ */
+static int open_refused(const struct path *path, const struct open_options *options)
+{
+	struct open_options only = {.flags = O_PATH | O_NOFOLLOW | (options->flags & O_DIRECTORY)};
+	bool is_made = options->flags & O_CREAT;
+	struct stat stat = {0};
+	int fd, result = -1;
+	long walked;
+
+	only.flags |= options->flags & O_CLOEXEC;
+	fd = is_made ? -1 : (int)call_as_owner(path, NULL, call_open, &only);
+	if (fd >= 0 && fstat(fd, &stat) == 0)
+		result = open_own(fd, &stat, options->flags);
+	if (result < 0 && call_walked(path, NULL, call_open, options, &walked))
+		result = (int)walked;
+	/* The name is looked up in the directory, which the owner must be allowed to do. */
+	if (result < 0 && S_ISDIR(stat.st_mode) && (options->flags & O_ACCMODE) == O_RDONLY)
+		result = (int)call_as_owner(&(struct path){fd, "."}, NULL, call_open, &only);
+	if (fd >= 0)
+		close(fd);
+	return result;
+}
+
+/* As openat(2), with the rights of the owner if the path comes from the images. */
+static int open_guarded(int fd, const char *name, int flags, mode_t mode)
+{
+	struct open_options options = {.flags = flags, .mode = mode};
+	struct path path = {fd, name};
+	int number, result;
+
+	/* At the current directory CRIU opens its own files too, but makes none of them there. */
+	if (!is_guarded(fd, name) || (fd == AT_FDCWD && !(flags & (O_CREAT | O_PATH))))
+		return open_raw(fd, name, flags, mode);
+	result = (int)call_as_owner(&path, NULL, call_open, &options);
+	if (!is_refusal(result))
+		return result;
+	number = errno;
+	result = open_refused(&path, &options);
+	if (result < 0)
+		errno = number;
+	return result;
+}
+
+static mode_t mode_of(int flags, va_list *arguments)
+{
+	return flags & O_CREAT || (flags & __O_TMPFILE) == __O_TMPFILE ? va_arg(*arguments, mode_t)
+								       : 0;
+}
+
+#define DEFINE_OPEN(function, name)                                \
+	int function(const char *path, int flags, ...) CALL(name); \
+	int function(const char *path, int flags, ...)             \
+	{                                                          \
+		va_list arguments;                                 \
+		mode_t mode;                                       \
+                                                                   \
+		va_start(arguments, flags);                        \
+		mode = mode_of(flags, &arguments);                 \
+		va_end(arguments);                                 \
+		return open_guarded(AT_FDCWD, path, flags, mode);  \
+	}
+
+#define DEFINE_OPENAT(function, name)                                      \
+	int function(int fd, const char *path, int flags, ...) CALL(name); \
+	int function(int fd, const char *path, int flags, ...)             \
+	{                                                                  \
+		va_list arguments;                                         \
+		mode_t mode;                                               \
+                                                                           \
+		va_start(arguments, flags);                                \
+		mode = mode_of(flags, &arguments);                         \
+		va_end(arguments);                                         \
+		return open_guarded(fd, path, flags, mode);                \
+	}
+
+DEFINE_OPEN(guard_open, "open")
+DEFINE_OPEN(guard_open64, "open64")
+DEFINE_OPENAT(guard_openat, "openat")
+DEFINE_OPENAT(guard_openat64, "openat64")
+
+/* What a program calls that was compiled with checks (_FORTIFY_SOURCE). */
+int guard_open_2(const char *path, int flags) CALL("__open_2");
+int guard_open_2(const char *path, int flags)
+{
+	return open_guarded(AT_FDCWD, path, flags, 0);
+}
+
+int guard_open64_2(const char *path, int flags) CALL("__open64_2");
+int guard_open64_2(const char *path, int flags)
+{
+	return open_guarded(AT_FDCWD, path, flags, 0);
+}
+
+int guard_openat_2(int fd, const char *path, int flags) CALL("__openat_2");
+int guard_openat_2(int fd, const char *path, int flags)
+{
+	return open_guarded(fd, path, flags, 0);
+}
+
+int guard_openat64_2(int fd, const char *path, int flags) CALL("__openat64_2");
+int guard_openat64_2(int fd, const char *path, int flags)
+{
+	return open_guarded(fd, path, flags, 0);
+}
+
+/* ---- deleted files, which are made again: names ---- */
+
+static long call_link(const struct path *from, const struct path *to, bool is_walked,
+		      const void *data)
+{
+	int flags = *(const int *)data;
+
+	return syscall(SYS_linkat, from->fd, from->name, to->fd, to->name,
+		       is_walked ? flags & ~AT_SYMLINK_FOLLOW : flags);
+}
+
+int guard_linkat(int from_fd, const char *from, int to_fd, const char *to, int flags)
+	CALL("linkat");
+int guard_linkat(int from_fd, const char *from, int to_fd, const char *to, int flags)
+{
+	struct path first = {from_fd, from}, second = {to_fd, to};
+
+	if (is_guarded(from_fd, from) && is_guarded(to_fd, to))
+		return (int)call_guarded(&first, &second, call_link, &flags);
+	return (int)call_link(&first, &second, false, &flags);
+}
+
+static long call_rename(const struct path *from, const struct path *to, bool is_walked,
+			const void *data)
+{
+	(void)is_walked;
+	(void)data;
+	return syscall(SYS_renameat2, from->fd, from->name, to->fd, to->name, 0);
+}
+
+int guard_rename(const char *from, const char *to) CALL("rename");
+int guard_rename(const char *from, const char *to)
+{
+	struct path first = {AT_FDCWD, from}, second = {AT_FDCWD, to};
+
+	if (is_of_task(from) && is_of_task(to))
+		return (int)call_guarded(&first, &second, call_rename, NULL);
+	return (int)call_rename(&first, &second, false, NULL);
+}
+
+static long call_unlink(const struct path *path, const struct path *unused, bool is_walked,
+			const void *data)
+{
+	(void)unused;
+	(void)is_walked;
+	return syscall(SYS_unlinkat, path->fd, path->name, *(const int *)data);
+}
+
+static int unlink_guarded(int fd, const char *name, int flags, bool is_images)
+{
+	struct path path = {fd, name};
+
+	return (int)(is_images ? call_guarded(&path, NULL, call_unlink, &flags)
+			       : call_unlink(&path, NULL, false, &flags));
+}
+
+/* CRIU itself removes old sockets so. */
+int guard_unlinkat(int fd, const char *path, int flags) CALL("unlinkat");
+int guard_unlinkat(int fd, const char *path, int flags)
+{
+	return unlink_guarded(fd, path, flags,
+			      fd == AT_FDCWD ? is_guarded_here(path) : is_guarded(fd, path));
+}
+
+int guard_unlink(const char *path) CALL("unlink");
+int guard_unlink(const char *path)
+{
+	return unlink_guarded(AT_FDCWD, path, 0, is_made_again(path));
+}
+
+int guard_rmdir(const char *path) CALL("rmdir");
+int guard_rmdir(const char *path)
+{
+	return unlink_guarded(AT_FDCWD, path, AT_REMOVEDIR, is_made_again(path));
+}
+
+static long call_mkdir(const struct path *path, const struct path *unused, bool is_walked,
+		       const void *data)
+{
+	(void)unused;
+	(void)is_walked;
+	return syscall(SYS_mkdirat, path->fd, path->name, *(const mode_t *)data);
+}
+
+int guard_mkdirat(int fd, const char *name, mode_t mode) CALL("mkdirat");
+int guard_mkdirat(int fd, const char *name, mode_t mode)
+{
+	struct path path = {fd, name};
+
+	return (int)(is_guarded(fd, name) ? call_guarded(&path, NULL, call_mkdir, &mode)
+					  : call_mkdir(&path, NULL, false, &mode));
+}
+
+struct node {
+	mode_t mode;
+	dev_t device;
+};
+
+static long call_mknod(const struct path *path, const struct path *unused, bool is_walked,
+		       const void *data)
+{
+	const struct node *node = data;
+
+	(void)unused;
+	(void)is_walked;
+	return syscall(SYS_mknodat, path->fd, path->name, node->mode, (unsigned int)node->device);
+}
+
+int guard_mknod(const char *name, mode_t mode, dev_t device) CALL("mknod");
+int guard_mknod(const char *name, mode_t mode, dev_t device)
+{
+	struct node node = {.mode = mode, .device = device};
+	struct path path = {AT_FDCWD, name};
+
+	return (int)(is_of_task(name) ? call_guarded(&path, NULL, call_mknod, &node)
+				      : call_mknod(&path, NULL, false, &node));
+}
+
+static long call_symlink(const struct path *path, const struct path *unused, bool is_walked,
+			 const void *data)
+{
+	(void)unused;
+	(void)is_walked;
+	return syscall(SYS_symlinkat, data, path->fd, path->name);
+}
+
+int guard_symlink(const char *target, const char *name) CALL("symlink");
+int guard_symlink(const char *target, const char *name)
+{
+	struct path path = {AT_FDCWD, name};
+
+	return (int)(is_of_task(name) ? call_guarded(&path, NULL, call_symlink, target)
+				      : call_symlink(&path, NULL, false, target));
+}
+
+/* ---- deleted files and sockets: owners, modes and times ---- */
+
+struct ids {
+	uid_t uid;
+	gid_t gid;
+	int flags;
+};
+
+static long call_chown(const struct path *path, const struct path *unused, bool is_walked,
+		       const void *data)
+{
+	const struct ids *ids = data;
+
+	(void)unused;
+	return syscall(SYS_fchownat, path->fd, path->name, ids->uid, ids->gid,
+		       ids->flags | (is_walked ? AT_SYMLINK_NOFOLLOW : 0));
+}
+
+static int chown_guarded(int fd, const char *name, uid_t uid, gid_t gid, int flags)
+{
+	struct ids ids = {.uid = uid, .gid = gid, .flags = flags};
+	struct path path = {fd, name};
+
+	return (int)(is_guarded(fd, name) ? call_guarded(&path, NULL, call_chown, &ids)
+					  : call_chown(&path, NULL, false, &ids));
+}
+
+int guard_fchownat(int fd, const char *path, uid_t uid, gid_t gid, int flags) CALL("fchownat");
+int guard_fchownat(int fd, const char *path, uid_t uid, gid_t gid, int flags)
+{
+	return chown_guarded(fd, path, uid, gid, flags);
+}
+
+int guard_chown(const char *path, uid_t uid, gid_t gid) CALL("chown");
+int guard_chown(const char *path, uid_t uid, gid_t gid)
+{
+	return chown_guarded(AT_FDCWD, path, uid, gid, 0);
+}
+
+int guard_lchown(const char *path, uid_t uid, gid_t gid) CALL("lchown");
+int guard_lchown(const char *path, uid_t uid, gid_t gid)
+{
+	return chown_guarded(AT_FDCWD, path, uid, gid, AT_SYMLINK_NOFOLLOW);
+}
+
+/* A link has no mode; so one that was walked to is refused. */
+static long call_chmod(const struct path *path, const struct path *unused, bool is_walked,
+		       const void *data)
+{
+	struct stat stat;
+
+	(void)unused;
+	if (is_walked && (fstatat(path->fd, path->name, &stat, AT_SYMLINK_NOFOLLOW) < 0 ||
+			  S_ISLNK(stat.st_mode))) {
+		errno = EACCES;
+		return -1;
+	}
+	return syscall(SYS_fchmodat, path->fd, path->name, *(const mode_t *)data);
+}
+
+static int chmod_guarded(int fd, const char *name, mode_t mode)
+{
+	struct path path = {fd, name};
+
+	return (int)(is_guarded(fd, name) ? call_guarded(&path, NULL, call_chmod, &mode)
+					  : call_chmod(&path, NULL, false, &mode));
+}
+
+int guard_fchmodat(int fd, const char *path, mode_t mode, int flags) CALL("fchmodat");
+int guard_fchmodat(int fd, const char *path, mode_t mode, int flags)
+{
+	static int (*real)(int fd, const char *path, mode_t mode, int flags);
+
+	/* CRIU gives none, and the system call knows none. But programs that CRIU starts do. */
+	if (flags && !real)
+		*(void **)&real = dlsym(RTLD_NEXT, "fchmodat");
+	if (flags && (!real || gcr_guard_has_owner())) {
+		errno = EINVAL;
+		return -1;
+	}
+	if (flags)
+		return real(fd, path, mode, flags);
+	return chmod_guarded(fd, path, mode);
+}
+
+int guard_chmod(const char *path, mode_t mode) CALL("chmod");
+int guard_chmod(const char *path, mode_t mode)
+{
+	return chmod_guarded(AT_FDCWD, path, mode);
+}
+
+static long call_utimes(const struct path *path, const struct path *unused, bool is_walked,
+			const void *data)
+{
+	(void)unused;
+	(void)is_walked;
+	return syscall(SYS_utimensat, path->fd, path->name, data, AT_SYMLINK_NOFOLLOW);
+}
+
+int guard_lutimes(const char *name, const struct timeval times[2]) CALL("lutimes");
+int guard_lutimes(const char *name, const struct timeval times[2])
+{
+	struct path path = {AT_FDCWD, name};
+	struct timespec exact[2];
+
+	for (size_t i = 0; times && i < 2; i++)
+		exact[i] = (struct timespec){times[i].tv_sec, times[i].tv_usec * 1000};
+	return (int)(is_of_task(name) ? call_guarded(&path, NULL, call_utimes, times ? exact : NULL)
+				      : call_utimes(&path, NULL, false, times ? exact : NULL));
+}
+
+/* ---- unix sockets with names in the file system ---- */
+
+struct socket {
+	int fd;
+	long call; /* SYS_bind or SYS_connect */
+	const struct sockaddr *address;
+	socklen_t bytes;
+};
+
+/* The same call to a name in a directory that was walked to, through /proc. */
+static long call_socket_walked(const struct path *path, const struct socket *socket)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int target = -1, length;
+	long result;
+
+	if (socket->call == SYS_connect) {
+		target = open_raw(path->fd, path->name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+		if (target < 0)
+			return -1;
+		length = snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d",
+				  target);
+	} else {
+		length = snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/%s",
+				  path->fd, path->name);
+	}
+	if (length >= (int)sizeof(address.sun_path)) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	result = syscall(socket->call, socket->fd, &address, sizeof(address));
+	if (target >= 0)
+		close(target);
+	return result;
+}
+
+static long call_socket(const struct path *path, const struct path *unused, bool is_walked,
+			const void *data)
+{
+	const struct socket *socket = data;
+
+	(void)unused;
+	if (is_walked)
+		return call_socket_walked(path, socket);
+	return syscall(socket->call, socket->fd, socket->address, socket->bytes);
+}
+
+/* As bind(2) or connect(2), with the rights of the owner if the address is a path. */
+static int socket_guarded(const struct socket *socket)
+{
+	const struct sockaddr_un *address = (const struct sockaddr_un *)socket->address;
+	size_t start = offsetof(struct sockaddr_un, sun_path);
+	char name[sizeof(address->sun_path) + 1] = "";
+	struct path path = {AT_FDCWD, name};
+	size_t length;
+
+	if (!address || socket->bytes <= start || address->sun_family != AF_UNIX ||
+	    !*address->sun_path)
+		return (int)call_socket(&path, NULL, false, socket);
+	length = socket->bytes - start;
+	if (length >= sizeof(name))
+		length = sizeof(name) - 1;
+	memcpy(name, address->sun_path, length);
+	return (int)(is_of_task(name) ? call_guarded(&path, NULL, call_socket, socket)
+				      : call_socket(&path, NULL, false, socket));
+}
+
+int gcr_guard_bind(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+	return socket_guarded(&(struct socket){fd, SYS_bind, address, bytes});
+}
+
+int guard_connect(int fd, const struct sockaddr *address, socklen_t bytes) CALL("connect");
+int guard_connect(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+	return socket_guarded(&(struct socket){fd, SYS_connect, address, bytes});
+}
+
+static long call_chdir(const struct path *path, const struct path *unused, bool is_walked,
+		       const void *data)
+{
+	int fd, number;
+	long result;
+
+	(void)unused;
+	(void)data;
+	if (!is_walked)
+		return syscall(SYS_chdir, path->name);
+	fd = open_raw(path->fd, path->name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+	if (fd < 0)
+		return -1;
+	result = syscall(SYS_fchdir, fd);
+	number = errno;
+	close(fd);
+	errno = number;
+	return result;
+}
+
+/* The directory to which the name of a socket is relative. */
+int guard_chdir(const char *name) CALL("chdir");
+int guard_chdir(const char *name)
+{
+	struct path path = {AT_FDCWD, name};
+	/* CRIU itself first changes to the directory of its log. */
+	bool is_work = gcr_guard_has_owner() && gcr_guard_is_criu() &&
+		       begins_with(name, "/proc/self/fd/");
+
+	return (int)(is_guarded_here(name) && !is_work ? call_guarded(&path, NULL, call_chdir, NULL)
+						       : call_chdir(&path, NULL, false, NULL));
+}
+
+/* ---- watches ---- */
+
+struct watch {
+	int fd;
+	uint32_t mask;
+};
+
+static long call_watch(const struct path *path, const struct path *unused, bool is_walked,
+		       const void *data)
+{
+	const struct watch *watch = data;
+
+	(void)unused;
+	(void)is_walked;
+	return syscall(SYS_inotify_add_watch, watch->fd, path->name, watch->mask);
+}
+
+/* CRIU names the file by a descriptor in /proc that it has opened with O_PATH. */
+int guard_inotify_add_watch(int fd, const char *name, uint32_t mask) CALL("inotify_add_watch");
+int guard_inotify_add_watch(int fd, const char *name, uint32_t mask)
+{
+	struct watch watch = {.fd = fd, .mask = mask};
+	struct path path = {AT_FDCWD, name};
+
+	return (int)(gcr_guard_has_owner() ? call_as_owner(&path, NULL, call_watch, &watch)
+					   : call_watch(&path, NULL, false, &watch));
+}

@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Root thaws the program of a user, who changes directories of its files under CRIU's hands: CRIU
+opens, makes and removes files with the rights of the program's owner. What root alone can have put
+at a path is opened for the program, as root once did."""
+import contextlib
+import os
+import socket
+import stat
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import dump
+import harness
+import restore
+from harness import BUILD, LIBC, NOBODY, check, equal, same_for_both, wait_for
+from test_restore_whose import HAS_RESOURCE, share_gpu, users_program
+
+FD = 77
+IN_CLOSE_NOWRITE = 0x10
+WORDS = 'root keeps this to itself'
+
+# Stands for CRIU: CRIU with one more library, before the daemon's.
+CRIU = '''#!/bin/sh
+LD_PRELOAD="{library}:$LD_PRELOAD"
+exec {directory}/root/loader --library-path {directory}/root/lib {directory}/root/criu "$@"
+'''
+
+
+@contextlib.contextmanager
+def machines():
+    """A machine on which root's CRIU can dump a user's processes, with a directory of root's and
+    one of the user's. Yields it and the two."""
+    same_for_both('whose rights files are opened with')
+    if not harness.is_root():
+        raise harness.Skip('several users are needed')
+    with restore.machine() as machine:
+        if not HAS_RESOURCE:
+            with_limits(machine)
+        os.chmod(machine.directory, 0o755)
+        secret, users = f'{machine.directory}/secret', f'{machine.directory}/users'
+        os.mkdir(secret, 0o755)
+        with open(f'{secret}/f', 'w', encoding='ascii') as file:
+            file.write(WORDS)
+        os.chmod(f'{secret}/f', 0o600)
+        os.mkdir(users, 0o755)
+        os.chown(users, NOBODY, NOBODY)
+        yield machine, secret, users
+
+
+def with_limits(machine):
+    """The daemon starts anew with a CRIU that need not be able to do everything."""
+    program = next(word[5:] for word in machine.options.split(',') if word.startswith('criu='))
+    with open(program, encoding='utf-8') as file:
+        text = file.read()
+    real = restore.criu.find().program
+    directory = os.path.dirname(real)
+    if not os.path.exists(f'{directory}/root/loader'):
+        raise harness.Skip('CRIU dumps no process of another user here')
+    path = f'{machine.restores.directory}/criu-with-limits'
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write(CRIU.format(library=f'{BUILD}/test/e2e/liblimits.so', directory=directory))
+    os.chmod(path, 0o755)
+    with open(program, 'w', encoding='utf-8') as file:
+        file.write(text.replace(real, path))
+
+
+def dumped(machine, prepare):
+    """A user's program, for which @prepare has opened something, dumped by the user."""
+    one = users_program(machine, prepare=prepare)
+    equal(machine.writer(one.pid, 'dump name=users', uid=NOBODY).result(), 'ok',
+          machine.error(one.pid))
+    one.wait_gone()
+    return one
+
+
+def keep(fd):
+    """Lets the program have it."""
+    os.dup2(fd, FD)
+    os.set_inheritable(FD, True)
+    os.close(fd)
+
+
+def make_file(path, text=WORDS, mode=0o600):
+    """Of the same length and mode as root's, which CRIU compares."""
+    with open(path, 'w', encoding='ascii') as file:
+        file.write(text)
+    os.chmod(path, mode)
+
+
+def swap(directory, target):
+    os.rename(directory, f'{directory}.old')
+    os.symlink(target, directory)
+
+
+def swap_back(directory):
+    os.unlink(directory)
+    os.rename(f'{directory}.old', directory)
+
+
+@contextlib.contextmanager
+def swapper(directory, target):
+    """The user swaps the directory when the daemon has read and closed its file f."""
+    fd = LIBC.inotify_init()
+    check(LIBC.inotify_add_watch(fd, f'{directory}/f'.encode(), IN_CLOSE_NOWRITE) >= 0, 'inotify')
+    pid = os.fork()
+    if not pid:
+        try:
+            harness.become(NOBODY)
+            os.read(fd, 4096)
+            swap(directory, target)
+        finally:
+            os._exit(0)
+    os.close(fd)
+    try:
+        yield
+    finally:
+        wait_for(lambda: os.path.islink(directory), 'the directory to be swapped')
+
+
+def as_user(call):
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            harness.become(NOBODY)
+            call()
+            status = 0
+        finally:
+            os._exit(status)
+    equal(os.waitpid(pid, 0)[1], 0)
+
+
+def refused(machine, one, words):
+    """The thaw fails for this reason, and nothing lives of it."""
+    result = machine.write('users', 'thaw')
+    check(result != 'ok', 'it was thawed')
+    check(words in machine.error('users'), machine.error('users'))
+    one.wait_gone()
+    restore.check_back(machine, one, 'users', may_have_cgroup=True)
+    return result
+
+
+def link_of(one):
+    return os.readlink(f'/proc/{one.pid}/fd/{FD}')
+
+
+def test_swapped_directory():
+    """The file is root's in the moment in which CRIU opens it."""
+    with machines() as (machine, secret, users):
+        def prepare():
+            os.mkdir(f'{users}/d')
+            make_file(f'{users}/d/f')
+            keep(os.open(f'{users}/d/f', os.O_RDWR))
+
+        one = dumped(machine, prepare)
+        with swapper(f'{users}/d', secret):
+            equal(refused(machine, one, 'may not open one of its files'), 'EACCES')
+        as_user(lambda: swap_back(f'{users}/d'))
+        restore.thaws(machine, one, 'users')
+        equal(link_of(one), f'{users}/d/f')
+
+
+def test_swapped_directory_without_access():
+    """Also a descriptor by which nothing can be read or written: none needs rights to the file
+    itself for that."""
+    with machines() as (machine, secret, users):
+        os.chmod(secret, 0o700)
+
+        def prepare():
+            os.mkdir(f'{users}/d')
+            make_file(f'{users}/d/f')
+            keep(os.open(f'{users}/d/f', os.O_PATH))
+
+        one = dumped(machine, prepare)
+        as_user(lambda: swap(f'{users}/d', secret))
+        refused(machine, one, 'may not open one of its files')
+        as_user(lambda: swap_back(f'{users}/d'))
+        restore.thaws(machine, one, 'users')
+        equal(link_of(one), f'{users}/d/f')
+
+
+def test_tree_of_several():
+    """Root's tree, with a process of the user."""
+    with machines() as (machine, secret, users):
+        share_gpu(machine)
+        os.mkdir(f'{users}/d')
+        make_file(f'{users}/d/f')
+        for path in 'd', 'd/f':
+            os.chown(f'{users}/{path}', NOBODY, NOBODY)
+        demo = dump.demo_in_shell(machine, 'member')
+        user = f'setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups'
+        root = dump.Program(machine, name='root', command=[
+            'sh', '-c', f'(exec 9<>{users}/d/f; exec {user} {demo}) & wait'])
+        one = dump.Program.below(root, 'member').wait_ready()
+        machine.must(root.root, 'dump name=users')
+        one.wait_gone()
+        with swapper(f'{users}/d', secret):
+            refused(machine, one, 'may not open one of its files')
+        as_user(lambda: swap_back(f'{users}/d'))
+        machine.must('users', 'thaw')
+        one.wait_ticks(2)
+        equal(os.readlink(f'/proc/{one.pid}/fd/9'), f'{users}/d/f')
+
+
+def test_deleted_file():
+    """CRIU makes it again where it was, under its name for a moment: not in root's directory."""
+    with machines() as (machine, secret, users):
+        def prepare():
+            os.mkdir(f'{users}/d')
+            make_file(f'{users}/d/x')
+            keep(os.open(f'{users}/d/x', os.O_RDWR))
+            os.unlink(f'{users}/d/x')
+
+        one = dumped(machine, prepare)
+        before = os.stat(secret)
+        as_user(lambda: swap(f'{users}/d', secret))
+        equal(refused(machine, one, 'may not make a deleted file again'), 'EACCES')
+        equal([os.listdir(secret), os.stat(secret).st_mtime_ns], [['f'], before.st_mtime_ns])
+        as_user(lambda: swap_back(f'{users}/d'))
+        restore.thaws(machine, one, 'users')
+        equal([link_of(one), os.listdir(f'{users}/d')], [f'{users}/d/x (deleted)', []])
+
+
+def test_socket():
+    """CRIU removes a socket's old name, makes it again, and sets its owner and mode."""
+    with machines() as (machine, secret, users):
+        def prepare():
+            os.mkdir(f'{users}/d')
+            one = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            one.bind(f'{users}/d/s')
+            keep(one.detach())
+
+        one = dumped(machine, prepare)
+        before = os.stat(secret)
+        as_user(lambda: swap(f'{users}/d', secret))
+        refused(machine, one, 'may not make the name of its socket again')
+        equal([os.listdir(secret), os.stat(secret).st_mtime_ns], [['f'], before.st_mtime_ns])
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as roots:
+            roots.bind(f'{secret}/s')
+        equal(refused(machine, one, 'is taken'), 'EADDRINUSE')
+        equal([sorted(os.listdir(secret)), os.stat(f'{secret}/s').st_uid], [['f', 's'], 0])
+        as_user(lambda: swap_back(f'{users}/d'))
+        restore.thaws(machine, one, 'users')
+        found = os.stat(f'{users}/d/s')
+        equal([stat.S_ISSOCK(found.st_mode), found.st_uid], [True, NOBODY])
+
+
+def test_current_directory():
+    """A program gets no current directory that its owner may not enter."""
+    with machines() as (machine, secret, users):
+        os.chmod(secret, 0o700)
+
+        def prepare():
+            os.mkdir(f'{users}/d')
+            os.chmod(f'{users}/d', 0o700)
+            os.chdir(f'{users}/d')
+
+        one = dumped(machine, prepare)
+        os.rename(f'{users}/d', f'{users}/d.old')
+        os.rename(secret, f'{users}/d')
+        refused(machine, one, 'may not open one of its files')
+        os.rename(f'{users}/d', secret)
+        as_user(lambda: os.rename(f'{users}/d.old', f'{users}/d'))
+        restore.thaws(machine, one, 'users')
+        equal(os.readlink(f'/proc/{one.pid}/cwd'), f'{users}/d')
+
+
+def test_of_roots():
+    """What root has opened for the program, in a directory of root's, and by no link."""
+    with machines() as (machine, secret, _):
+        os.chmod(f'{secret}/f', 0o644)
+        fds = [os.open(f'{secret}/f', os.O_RDWR)]
+        os.set_inheritable(fds[0], True)
+        one = dumped(machine, lambda: keep(fds[0]))
+        os.close(fds[0])
+        os.chmod(secret, 0o777)
+        refused(machine, one, 'others than root can change its path')
+        os.chmod(secret, 0o755)
+        os.rename(secret, f'{secret}.old')
+        os.symlink(f'{secret}.old', secret)
+        refused(machine, one, 'others than root can change its path')
+        os.unlink(secret)
+        os.rename(f'{secret}.old', secret)
+        restore.thaws(machine, one, 'users')
+        equal(link_of(one), f'{secret}/f')
+
+
+def test_own_without_rights():
+    """The user's own file that he could open before he took its mode away."""
+    with machines() as (machine, _, users):
+        def prepare():
+            make_file(f'{users}/f')
+            keep(os.open(f'{users}/f', os.O_RDWR))
+            os.chmod(f'{users}/f', 0)
+
+        one = dumped(machine, prepare)
+        restore.thaws(machine, one, 'users')
+        equal(link_of(one), f'{users}/f')
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=2)
