@@ -96,6 +96,7 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 {
 	const struct gcr_tree_options *told = &restore->manifest->tree->options;
 	_cleanup_free_ char *guard = gcr_vendor_program(restore->daemon, GCR_CRIU_GUARD);
+	_cleanup_free_ char *drain = gcr_vendor_program(restore->daemon, GCR_DRAIN_PROGRAM);
 	_cleanup_free_ char *plugins = NULL;
 	_cleanup_free_ char *pidns = NULL;
 	_cleanup_close_ int work_fd = -1;
@@ -105,6 +106,7 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 	struct gcr_criu_options options = {
 		.action = GCR_CRIU_RESTORE,
 		.log_name = GCR_CRIU_LOG_NAME,
+		.log_program = drain,
 		.after = GCR_CRIU_AFTER_STOPPED,
 		.tcp = (enum gcr_criu_tcp)told->tcp,
 		.shell_job = told->shell_job,
@@ -115,8 +117,8 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 		.inherits_count = supplies->count,
 		.guard = guard,
 	};
-	int result = guard ? gcr_criu_program(restore->daemon, &program, error)
-			   : gcr_error_set(error, ENOMEM, "out of memory");
+	int result = guard && drain ? gcr_criu_program(restore->daemon, &program, error)
+				    : gcr_error_set(error, ENOMEM, "out of memory");
 
 	if (!result)
 		result = gcr_criu_plugins(restore->daemon, restore->vendors, &plugins, error);
