@@ -72,7 +72,7 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 				    subject);
 	/* An earlier log may be hidden; the new log need not be. */
 	gcr_criu_forget(dump->daemon, subject);
-	*ret_work_fd = gcr_criu_directory(dump->daemon, subject, error);
+	*ret_work_fd = gcr_criu_log_directory(dump->daemon, subject, dump->uid, error);
 	if (*ret_work_fd < 0)
 		return *ret_work_fd;
 	if (dump->uid && gcr_command_is_root(dump->task->command))
@@ -191,4 +191,9 @@ void gcr_dump_hand_log_on(const struct gcr_dump *dump)
 	gcr_criu_subject_of_process(root->pid, root->start_ticks, from);
 	gcr_criu_subject_of_place(dump->name, to);
 	gcr_criu_hand_on(dump->daemon, from, to);
+}
+
+void gcr_dump_tie_log(const struct gcr_dump *dump)
+{
+	gcr_criu_tie_log(dump->work_fd, dump->name);
 }

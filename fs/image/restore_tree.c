@@ -125,7 +125,8 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 	if (result < 0)
 		return result;
 	gcr_criu_subject_of_place(restore->place->name, subject);
-	work_fd = gcr_criu_directory(restore->daemon, subject, error);
+	work_fd = gcr_criu_log_directory(restore->daemon, subject, restore->place->stat.st_uid,
+					 error);
 	if (work_fd < 0)
 		return work_fd;
 	images_fd = gcr_restore_open_images(restore, error);
