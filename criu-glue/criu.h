@@ -45,8 +45,8 @@
  * The log's maximum size; before a write would exceed that, all is removed but for the last part
  * and the first of the errors.
  */
-#define GCR_CRIU_LOG_BYTES_MAX	(512u << 10)
-#define GCR_CRIU_LOG_BYTES_KEPT (256u << 10)
+#define GCR_CRIU_LOG_BYTES_MAX	(256u << 10)
+#define GCR_CRIU_LOG_BYTES_KEPT (128u << 10)
 
 #define GCR_PIDNS_PROGRAM "gpucr-pidns" /* in the directory of the daemon's other helpers */
 

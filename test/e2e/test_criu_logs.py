@@ -191,11 +191,15 @@ class Thief(threading.Thread):
         self.ends = False
         self.taken = []
 
+    def is_traced(self):
+        return '\nTracerPid:\t0\n' not in read_file(f'/proc/{self.pid}/status')
+
     def run(self):
         known = set(os.listdir(f'/proc/{self.pid}/fd'))
         while not self.ends:
             now = set(os.listdir(f'/proc/{self.pid}/fd'))
-            for number in now - known:
+            # Its library's connection must not be kept open.
+            for number in now - known if self.is_traced() else ():
                 fd = LIBC.syscall(PIDFD_GETFD, self.pidfd, ctypes.c_int(int(number)), 0)
                 if fd >= 0:
                     self.taken.append(fd)

@@ -98,7 +98,7 @@ def test_failures(place):
     # more than is kept of what it prints does not hold it up
     place.criu('dump', 'pid=1', place.fake('head -c 200000 /dev/zero >&2; exit 0'))
     place.criu('dump', 'pid=1', place.fake(
-        'head -c 300000 /dev/zero; printf "\\n(00.1) Error (criu/a.c:1): a\\033\\001b\\n"; '
+        'head -c 200000 /dev/zero; printf "\\n(00.1) Error (criu/a.c:1): a\\033\\001b\\n"; '
         'exit 1'), expect='EIO')
     words = place.criu('restore', place.fake('echo x >criu.pid'), expect='EIO')
     check('pid' in words, words)
@@ -119,12 +119,12 @@ def test_long_log(place):
         words = place.criu('dump', 'pid=1', place.fake(script), expect='EIO')
         check(words == 'criu: Strange thing', words)
         log = log_of(place)
-        check(256 << 10 <= len(log) <= 512 << 10 and log.endswith(b'\nend\n'), len(log), log[-60:])
+        check(128 << 10 <= len(log) <= 256 << 10 and log.endswith(b'\nend\n'), len(log), log[-60:])
     # A process may name a file like that, as often as it likes.
     script = f'for n in $(seq 20000); do echo "{line} $n"; done; {noise} echo end; exit 1'
     words = place.criu('dump', 'pid=1', place.fake(script), expect='EIO')
     check(words == 'criu: Strange thing 1', words)
-    check(len(log_of(place)) <= 512 << 10, len(log_of(place)))
+    check(len(log_of(place)) <= 256 << 10, len(log_of(place)))
 
 
 THIEF = """
@@ -160,7 +160,7 @@ def test_stolen_log(place):
         with open(f'{images}/thief') as file:
             thief = int(file.read())
         before = log_of(place)
-        check(b'stolen' in before and len(before) <= 512 << 10, len(before))
+        check(b'stolen' in before and len(before) <= 256 << 10, len(before))
 
         def fails():
             with open(f'{images}/failed') as file:
@@ -223,7 +223,7 @@ def test_log_without_its_starter(place):
         pass
     wait_for(lambda: os.path.exists(f'{images}/done'), 'the end of CRIU')
     wait_for(lambda: not keepers(place), 'the end of the log')
-    check(log_of(place).endswith(b'\nafter\n') and len(log_of(place)) <= 512 << 10)
+    check(log_of(place).endswith(b'\nafter\n') and len(log_of(place)) <= 256 << 10)
 
 
 def test_options(place):
