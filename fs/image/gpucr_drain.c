@@ -218,8 +218,11 @@ static void drain_criu(void)
 	for (;;) {
 		ssize_t got;
 
-		if (poll(fds, GCR_ARRAY_SIZE(fds), -1) < 0 && errno != EINTR)
+		if (poll(fds, GCR_ARRAY_SIZE(fds), -1) < 0) {
+			if (errno == EINTR)
+				continue;
 			return;
+		}
 		if (fds[1].revents) {
 			if (read(CRIU_END, &byte, 1) == 1)
 				shutdown(CRIU_SOCKET, SHUT_RDWR);
