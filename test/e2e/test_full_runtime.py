@@ -97,5 +97,50 @@ def test_failed_thaw():
         one.wait_ticks(2)
 
 
+def test_killed_in_a_verb():
+    """In the middle of a thaw, and of a freeze for whose record there was room: the next daemon ends
+    either without room, and another thaw succeeds."""
+    harness.same_for_both('the calls of the driver')
+    with small_runtime() as machine:
+        one = machine.ready_demo()
+        for verb, call, phase in (('freeze', 'cuCheckpointProcessCheckpoint', 'checkpoint'),
+                                  ('thaw', 'cuCheckpointProcessRestore', 'restore')):
+            machine.must(one.pid, 'thaw' if verb == 'freeze' else 'freeze')
+            machine.hold_at(call)
+            writer = machine.writer(one.pid, verb)
+            machine.wait_status(one.pid, 'phase', phase)
+            fill(machine)
+            machine.daemon.kill()
+            machine.daemon.wait()
+            machine.let_go()
+            writer.result()
+            machine.start()
+            machine.wait_status(one.pid, 'verb', '-')
+            check(machine.state(one.pid) in ('running', 'frozen'), machine.state(one.pid))
+            machine.must(one.pid, 'thaw')
+            one.wait_ticks(2)
+            os.unlink(f'{machine.runtime}/filler')
+
+
+def test_cancelled_freeze():
+    """A freeze that is given up when there is no room any more."""
+    harness.same_for_both('the calls of the driver')
+    with small_runtime() as machine:
+        one = machine.ready_demo()
+        machine.hold_at('cuCheckpointProcessCheckpoint')
+        writer = machine.writer(one.pid, 'freeze')
+        machine.wait_status(one.pid, 'phase', 'checkpoint')
+        fill(machine)
+        cancel = machine.writer(one.pid, 'cancel')
+        check(cancel.is_waiting(), 'the driver is waited for')
+        machine.let_go()
+        # The driver may have been through before the daemon heard of it.
+        check(writer.result() in ('ECANCELED', 'ok'), machine.error(one.pid))
+        cancel.result()
+        machine.must(one.pid, 'thaw')
+        one.wait_ticks(2)
+        equal(os.listdir(f'{machine.runtime}/processes'), [])
+
+
 if __name__ == '__main__':
     harness.main(globals())
