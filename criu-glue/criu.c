@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * One run of CRIU. CRIU gets its descriptors by fixed numbers (below) and opens directories through
- * /proc/self/fd, so that it needs no path of ours. Its output goes to a memfd of fixed size; its
- * log goes where the caller wants it.
+ * /proc/self/fd, so that it needs no path of ours. Its log is its standard output, a socket: see
+ * criu_keep.c. What it says on stderr goes to a memfd of fixed size.
  */
 #include "criu-glue/criu_private.h"
 
@@ -30,8 +30,6 @@
 /* CRIU's descriptors: stdin, stdout, stderr, and these. */
 #define WORK_FD	   4
 #define INHERIT_FD GCR_CRIU_HOOK_FD /* also the hook's: a dump inherits none */
-
-#define TRIM_USEC (200 * GCR_USEC_PER_MSEC)
 
 int gcr_criu_make_output(int *ret_fd)
 {
@@ -181,32 +179,12 @@ bool gcr_criu_reap(struct gcr_criu_job *job)
 	return true;
 }
 
-/*
- * Removes the beginning of a long log, by a hole up to its last part: CRIU writes a line for every
- * mapping of the tree, several times. On a file system without holes the whole log remains.
- */
-static void trim_log(const struct gcr_criu_job *job)
-{
-	_cleanup_close_ int fd = -1;
-	struct stat status;
-
-	if (!job->log_name ||
-	    fstatat(job->work_fd, job->log_name, &status, AT_SYMLINK_NOFOLLOW) < 0 ||
-	    !S_ISREG(status.st_mode) ||
-	    (uint64_t)status.st_blocks * 512 < 2 * GCR_CRIU_LOG_BYTES_MAX)
-		return;
-	fd = openat(job->work_fd, job->log_name, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd >= 0)
-		fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-			  status.st_size - GCR_CRIU_LOG_BYTES_MAX);
-}
-
 int gcr_criu_wait(struct gcr_criu_job *job, int64_t timeout_usec, int wake_fd)
 {
 	int64_t until_usec = gcr_clock_usec() + timeout_usec;
 	char byte;
 
-	while (trim_log(job), !gcr_criu_reap(job)) {
+	while (!gcr_criu_reap(job)) {
 		struct pollfd polls[2] = {
 			{.fd = job->connection >= 0 ? job->connection : job->pidfd,
 			 .events = POLLIN},
@@ -217,13 +195,11 @@ int gcr_criu_wait(struct gcr_criu_job *job, int64_t timeout_usec, int wake_fd)
 
 		if (timeout_usec >= 0 && left_usec < 0)
 			return -ETIMEDOUT;
-		if (timeout_usec < 0 || left_usec > TRIM_USEC)
-			left_usec = TRIM_USEC;
 		left = (struct timespec){
 			.tv_sec = (time_t)(left_usec / GCR_USEC_PER_SEC),
 			.tv_nsec = (long)(left_usec % GCR_USEC_PER_SEC) * 1000,
 		};
-		if (ppoll(polls, 2, &left, NULL) < 0 && errno != EINTR)
+		if (ppoll(polls, 2, timeout_usec < 0 ? NULL : &left, NULL) < 0 && errno != EINTR)
 			return -errno;
 		/* CRIU's end of the hook closes before the pidfd reports that CRIU has ended. */
 		if (!polls[0].revents && polls[1].revents && wake_fd == job->hook_fd &&
@@ -244,6 +220,7 @@ void gcr_criu_destroy(struct gcr_criu_job *job)
 		gcr_criu_wait(job, -1, -1);
 		close(job->pidfd);
 	}
+	gcr_criu_complete_log(job);
 	if (job->connection >= 0)
 		close(job->connection);
 	if (job->work_fd >= 0)
@@ -270,6 +247,7 @@ struct gcr_criu_job *gcr_criu_new_job(void)
 	job->output_fd = -1;
 	job->report_fd = -1;
 	job->hook_fd = -1;
+	job->log_end_fd = -1;
 	return job;
 }
 
@@ -343,7 +321,7 @@ static void add_arguments(struct arguments *arguments, const char *path,
 	add(arguments, "%s", dump ? "dump" : "restore");
 	add(arguments, "--no-default-config");
 	add(arguments, "-v4");
-	add(arguments, "--log-file=%s", options->log_name);
+	add(arguments, "--log-file=-");
 	add(arguments, "--images-dir=/proc/self/fd/%d", GCR_CRIU_IMAGES_FD);
 	add(arguments, "--work-dir=/proc/self/fd/%d", WORK_FD);
 	add(arguments, "--libdir=%s", options->libdir);
@@ -394,6 +372,8 @@ static int check_options(const struct gcr_criu_options *options, struct gcr_erro
 	if (!options->log_name || !*options->log_name || strchr(options->log_name, '/') ||
 	    strcmp(options->log_name, GCR_CRIU_PID_FILE) == 0)
 		return gcr_error_set(error, EINVAL, "the log has to have a name of its own");
+	if (!options->log_program)
+		return gcr_error_set(error, EINVAL, "no program is given that keeps the log");
 	if (options->hook_program && !dump)
 		return gcr_error_set(error, EINVAL, "only a dump has a hook");
 	if (dump ? options->pid <= 0 || (options->guard && options->pidfd < 0) ||
@@ -438,6 +418,7 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 	size_t fds_count = INHERIT_FD + options->inherits_count;
 	_cleanup_close_ int report_fd = -1;
 	_cleanup_close_ int hook_fd = -1;
+	_cleanup_close_ int log_fd = -1;
 	int work_fd = options->work_fd < 0 ? options->images_fd : options->work_fd;
 	int r;
 
@@ -469,9 +450,13 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 		r = -errno;
 	if (r < 0)
 		return gcr_error_set(error, -r, "CRIU cannot be prepared: %s", strerror(-r));
+	r = gcr_criu_keep_log(program, options, job, &log_fd, error);
+	if (r < 0)
+		return r;
 
 	fds[0] = -1;
-	fds[1] = fds[2] = job->output_fd;
+	fds[1] = log_fd;
+	fds[2] = job->output_fd;
 	fds[GCR_CRIU_IMAGES_FD] = options->images_fd;
 	fds[WORK_FD] = work_fd;
 	for (size_t i = 0; i < options->inherits_count; i++)

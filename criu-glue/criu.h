@@ -39,6 +39,19 @@
 #define GCR_CRIU_HOOK_YES	'y'
 #define GCR_CRIU_HOOK_NO	'n'
 
+/*
+ * The program that keeps CRIU's log, and its argument. CRIU writes to a socket, and this program to
+ * the file: CRIU lends its log to the programs that it dumps, and they must not get a file of ours.
+ */
+#define GCR_DRAIN_PROGRAM	"gpucr-drain"
+#define GCR_DRAIN_CRIU		"criu"
+/*
+ * The log's maximum size; before a write would exceed that, all is removed but for the last part
+ * and the first of the errors.
+ */
+#define GCR_CRIU_LOG_BYTES_MAX	(256u << 10)
+#define GCR_CRIU_LOG_BYTES_KEPT (128u << 10)
+
 #define GCR_PIDNS_PROGRAM "gpucr-pidns" /* in the directory of the daemon's other helpers */
 
 struct gcr_criu_program {
@@ -88,11 +101,12 @@ struct gcr_criu_inherit {
  */
 struct gcr_criu_options {
 	enum gcr_criu_action action;
-	pid_t pid;	      /* dump: the tree's root */
-	int pidfd;	      /* dump with a guard: the root's; stays the caller's */
-	int images_fd;	      /* directory of the images */
-	int work_fd;	      /* directory of the log and the pid file; -1: images_fd */
-	const char *log_name; /* a name in the work directory; an existing file is replaced */
+	pid_t pid;		 /* dump: the tree's root */
+	int pidfd;		 /* dump with a guard: the root's; stays the caller's */
+	int images_fd;		 /* directory of the images */
+	int work_fd;		 /* directory of the log and the pid file; -1: images_fd */
+	const char *log_name;	 /* a name in the work directory; an existing file is replaced */
+	const char *log_program; /* the path of gpucr-drain */
 	/*
 	 * CRIU's plugin directory: an existing directory of ours, empty or with our plugin. So
 	 * CRIU's own plugins for GPUs are never loaded.
@@ -151,7 +165,7 @@ struct gcr_criu_job;
 /*
  * Starts CRIU. The environment is ours without LD_PRELOAD and CRIU_CONFIG_FILE; CRIU_FAULT is
  * passed on. Errors, with a message: -EINVAL contradictory options, -ENOMEM, -EIO (also: the cgroup
- * cannot be entered).
+ * cannot be entered, or nothing would keep the log).
  */
 int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu_options *options,
 		   struct gcr_criu_job **ret_job, struct gcr_error *error);
@@ -218,10 +232,10 @@ void gcr_criu_leave(struct gcr_criu_job *job, void (*ended)(void *data), void *d
 pid_t gcr_criu_pid(const struct gcr_criu_job *job);
 
 /*
- * Waits for CRIU's end and returns its result. 0: CRIU has succeeded; *ret_pid (may be NULL) is the
- * root's pid after a restore, in our pid namespace. Else -errno, with a message made from CRIU's
- * log: -ECANCELED CRIU was cancelled or killed by us, -EBUSY, -EOPNOTSUPP, -EFBIG, -ENOSPC, ... as
- * gcr_criu_log_error(), -EIO.
+ * Waits for CRIU's end, and until its log is complete, and returns its result. 0: CRIU has
+ * succeeded; *ret_pid (may be NULL) is the root's pid after a restore, in our pid namespace. Else
+ * -errno, with a message made from CRIU's log: -ECANCELED CRIU was cancelled or killed by us,
+ * -EBUSY, -EOPNOTSUPP, -EFBIG, -ENOSPC, ... as gcr_criu_log_error(), -EIO.
  */
 int gcr_criu_finish(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *error);
 

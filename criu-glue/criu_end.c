@@ -330,6 +330,7 @@ int gcr_criu_finish(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *
 
 	if (r < 0)
 		return gcr_error_set(error, -r, "criu cannot be waited for: %s", strerror(-r));
+	gcr_criu_complete_log(job);
 	if (job->wait_status != -1 && WIFEXITED(job->wait_status) &&
 	    WEXITSTATUS(job->wait_status) == 0)
 		return job->action == GCR_CRIU_RESTORE ? find_restored(job, ret_pid, error) : 0;

@@ -5,9 +5,8 @@
 
 #include "criu-glue/criu.h"
 
-#define GCR_CRIU_OUTPUT_BYTES  (64u << 10) /* of its output that are kept */
-#define GCR_CRIU_LOG_BYTES_MAX (8u << 20)  /* of its log that are kept: the end */
-#define GCR_CRIU_PID_FILE      "criu.pid"  /* in its working directory */
+#define GCR_CRIU_OUTPUT_BYTES (64u << 10) /* of its output that are kept */
+#define GCR_CRIU_PID_FILE     "criu.pid"  /* in its working directory */
 
 struct gcr_criu_job {
 	enum gcr_criu_action action;
@@ -20,6 +19,8 @@ struct gcr_criu_job {
 	int output_fd;
 	int hook_fd; /* -1: no hook, or already answered */
 	char *log_name;
+	struct gcr_criu_job *log; /* the program that keeps the log; NULL: none, or it has ended */
+	int log_end_fd;		  /* tells that program that CRIU has ended; -1: not open */
 	bool stopped_by_us;
 	bool reaped;
 	int wait_status;
@@ -42,6 +43,17 @@ int gcr_criu_start_program(const struct gcr_criu_program *criu, const char *path
 			   const struct gcr_criu_options *options, struct gcr_criu_job *job,
 			   struct gcr_error *error);
 void gcr_criu_send_signal(int pidfd, int number);
+/*
+ * Starts the program that keeps CRIU's log: job->log. *ret_fd, the caller's: the socket that CRIU
+ * writes its log to. Errors come with a message.
+ */
+int gcr_criu_keep_log(const struct gcr_criu_program *criu, const struct gcr_criu_options *options,
+		      struct gcr_criu_job *job, int *ret_fd, struct gcr_error *error);
+/*
+ * CRIU has ended: waits until all that it has written is in the log. From then on nothing can be
+ * written there. Nothing happens if the log is complete already.
+ */
+void gcr_criu_complete_log(struct gcr_criu_job *job);
 /* Has the job's program ended? If so, job->wait_status is its status; -1: unknown. Never waits. */
 bool gcr_criu_reap(struct gcr_criu_job *job);
 

@@ -103,7 +103,7 @@ static const char *const calls_of_look[] = {
 static const char *const calls_of_receive[] = {
 	CALLS_BASIC, "getrandom", "readlink", "readlinkat", "stat", "statx", NULL,
 };
-static const char *const calls_of_drain[] = {CALLS_BASIC, "ftruncate", NULL};
+static const char *const calls_of_drain[] = {CALLS_BASIC, "ftruncate", "shutdown", NULL};
 /* fs/engine/gpucr_empty.c */
 static const char *const calls_of_empty[] = {
 	CALLS_BASIC, "ftruncate", "getdents64", "getrandom", "lseek", "openat", NULL,

@@ -193,6 +193,7 @@ void gcr_mountpoint_protect(struct gcr_daemon *daemon)
 {
 	struct bare left = {0};
 	bool has_left = read_state(daemon->runtime_fd, &left);
+	bool is_known = false;
 
 	held.fd = open_bare(daemon->options.mountpoint, &held.bare);
 	if (held.fd >= 0)
@@ -200,13 +201,15 @@ void gcr_mountpoint_protect(struct gcr_daemon *daemon)
 	if (has_left && held.fd >= 0 && is_same(&held.bare, &left)) {
 		held.bare.mode = left.mode;
 		held.bare.is_immutable = left.is_immutable;
+		/* Then the file is as it should be. A new one might find no room. */
+		is_known = held.bare.path && !strcmp(held.bare.path, left.path);
 	} else if (has_left) {
 		put_back_other(&left);
 	}
 	free(left.path);
 	if (held.fd < 0)
 		return;
-	if (!held.bare.path || write_state(daemon->runtime_fd, &held.bare) < 0) {
+	if (!held.bare.path || (!is_known && write_state(daemon->runtime_fd, &held.bare) < 0)) {
 		gcr_log(LOG_WARNING, 0, "%s cannot be protected", daemon->options.mountpoint);
 		free(held.bare.path);
 		close(held.fd);

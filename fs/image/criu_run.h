@@ -42,6 +42,22 @@ int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **
 int gcr_criu_directory(struct gcr_daemon *daemon, const char *subject, struct gcr_error *error);
 
 /*
+ * As gcr_criu_directory(), for the log of a dump or restore of a process of user @uid. A user has a
+ * limited number of logs: the oldest ones are removed, but for those of dumps and restores under
+ * way, whose directories somebody has open.
+ */
+int gcr_criu_log_directory(struct gcr_daemon *daemon, const char *subject, uid_t uid,
+			   struct gcr_error *error);
+
+/*
+ * The log in the directory @fd, of a process that lives on, is that of the dump @place: it is
+ * removed with the place, by gcr_criu_forget_tied(), unless the process has been dumped again
+ * since.
+ */
+void gcr_criu_tie_log(int fd, const char *place);
+void gcr_criu_forget_tied(struct gcr_daemon *daemon, const char *subject, const char *place);
+
+/*
  * criu_plugin.c: makes a directory that holds CRIU's plugins for those of @vendors (bit N: the
  * vendor of gcr_backends[N]) that have a plugin, and nothing else. The caller frees *ret_path.
  * -EOPNOTSUPP: a plugin is not installed. Errors set @error.

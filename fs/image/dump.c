@@ -339,6 +339,8 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 	if (is_ending) {
 		gcr_dump_hand_log_on(dump);
 		tell_state(dump, GCR_STATE_DUMPED);
+	} else if (!result) {
+		gcr_dump_tie_log(dump);
 	}
 	if (job && gcr_dump_answer_criu(dump, job, !result, &criu_error) < 0 && is_ending) {
 		result = settle_failed_end(dump, &criu_error);

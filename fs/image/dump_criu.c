@@ -29,6 +29,7 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 	_cleanup_free_ const char **externals = calloc(opens->findings_count + 1, sizeof(char *));
 	_cleanup_free_ char *hook = gcr_vendor_program(dump->daemon, GCR_CRIU_HOOK_PROGRAM);
 	_cleanup_free_ char *guard = gcr_vendor_program(dump->daemon, GCR_CRIU_GUARD);
+	_cleanup_free_ char *drain = gcr_vendor_program(dump->daemon, GCR_DRAIN_PROGRAM);
 	_cleanup_free_ char *plugins = NULL;
 	const struct gcr_criu_program *program;
 	char subject[GCR_CRIU_SUBJECT_BYTES];
@@ -38,6 +39,7 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 		.pidfd = dump->members[0].pidfd,
 		.images_fd = dump->images_fd,
 		.log_name = GCR_CRIU_LOG_NAME,
+		.log_program = drain,
 		.after = dump->task->command->leave ? GCR_CRIU_AFTER_RUNNING
 						    : GCR_CRIU_AFTER_DEFAULT,
 		.tcp = dump->task->command->tcp,
@@ -52,7 +54,7 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 	};
 	int result;
 
-	if (!externals || !hook || !guard)
+	if (!externals || !hook || !guard || !drain)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	/* If it ends from here on, the guard keeps CRIU from the next process with its pid. */
 	if (gcr_dump_is_gone(&dump->members[0]))
@@ -70,7 +72,7 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 				    subject);
 	/* An earlier log may be hidden; the new log need not be. */
 	gcr_criu_forget(dump->daemon, subject);
-	*ret_work_fd = gcr_criu_directory(dump->daemon, subject, error);
+	*ret_work_fd = gcr_criu_log_directory(dump->daemon, subject, dump->uid, error);
 	if (*ret_work_fd < 0)
 		return *ret_work_fd;
 	if (dump->uid && gcr_command_is_root(dump->task->command))
@@ -189,4 +191,9 @@ void gcr_dump_hand_log_on(const struct gcr_dump *dump)
 	gcr_criu_subject_of_process(root->pid, root->start_ticks, from);
 	gcr_criu_subject_of_place(dump->name, to);
 	gcr_criu_hand_on(dump->daemon, from, to);
+}
+
+void gcr_dump_tie_log(const struct gcr_dump *dump)
+{
+	gcr_criu_tie_log(dump->work_fd, dump->name);
 }

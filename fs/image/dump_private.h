@@ -181,6 +181,8 @@ int gcr_dump_answer_criu(struct gcr_dump *dump, struct gcr_criu_job *job, bool i
 			 struct gcr_error *error);
 /* Moves the log from the process to the place, which now stands for the process. */
 void gcr_dump_hand_log_on(const struct gcr_dump *dump);
+/* The process keeps the log, which goes with the place. */
+void gcr_dump_tie_log(const struct gcr_dump *dump);
 
 /* ---- dump_metadata.c: the contents of the place besides CRIU's images ---- */
 

@@ -356,12 +356,14 @@ static int drop(struct gcr_place *place, bool even_running)
 {
 	struct gcr_places *places = place->daemon->places;
 	char subject[GCR_CRIU_SUBJECT_BYTES];
+	struct gcr_place_origin origin;
 	bool is_empty;
 	int result = 0;
 
 	pthread_mutex_lock(&places->lock);
 	pthread_mutex_lock(&place->lock);
 	is_empty = place->is_empty;
+	origin = place->origin;
 	/* A restore that has already made the process needs the place no longer. */
 	if (place->origin.is_ending ||
 	    ((place->restore || place->process) && !(place->process && even_running)))
@@ -398,6 +400,10 @@ static int drop(struct gcr_place *place, bool even_running)
 	gcr_quota_release(&place->charge);
 	gcr_criu_subject_of_place(place->name, subject);
 	gcr_criu_forget(place->daemon, subject);
+	if (origin.pid) {
+		gcr_criu_subject_of_process(origin.pid, origin.start_ticks, subject);
+		gcr_criu_forget_tied(place->daemon, subject, place->name);
+	}
 	TELL(place, "%s - gone %s", place->name, even_running ? "ended" : "dropped");
 	gcr_place_unref(place); /* the list's reference */
 	return 0;

@@ -26,7 +26,6 @@
 #include "lib/program.h"
 
 #define STDIO_DIRECTORY "stdio"
-#define DRAIN_PROGRAM	"gpucr-drain"
 
 void gcr_supplies_finish(struct gcr_supplies *supplies)
 {
@@ -139,10 +138,10 @@ static int start_drain(struct gcr_restore *restore, int cgroup_procs_fd, const s
 		       struct gcr_error *error)
 {
 	struct gcr_daemon *daemon = restore->job.daemon;
-	_cleanup_free_ char *path = gcr_vendor_program(daemon, DRAIN_PROGRAM);
+	_cleanup_free_ char *path = gcr_vendor_program(daemon, GCR_DRAIN_PROGRAM);
 	_cleanup_(gcr_environment_free_cleanup) char **environment =
 		gcr_environment_copy(NULL, 0, NULL);
-	char name[] = DRAIN_PROGRAM;
+	char name[] = GCR_DRAIN_PROGRAM;
 	char *arguments[] = {name, NULL};
 	int status = 0, pidfd, result;
 	pid_t pid;

@@ -96,6 +96,7 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 {
 	const struct gcr_tree_options *told = &restore->manifest->tree->options;
 	_cleanup_free_ char *guard = gcr_vendor_program(restore->job.daemon, GCR_CRIU_GUARD);
+	_cleanup_free_ char *drain = gcr_vendor_program(restore->job.daemon, GCR_DRAIN_PROGRAM);
 	_cleanup_free_ char *plugins = NULL;
 	_cleanup_free_ char *pidns = NULL;
 	_cleanup_(gcr_image_owner_destroy_cleanup) struct gcr_image_owner *owner = NULL;
@@ -106,6 +107,7 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 	struct gcr_criu_options options = {
 		.action = GCR_CRIU_RESTORE,
 		.log_name = GCR_CRIU_LOG_NAME,
+		.log_program = drain,
 		.after = GCR_CRIU_AFTER_STOPPED,
 		.tcp = (enum gcr_criu_tcp)told->tcp,
 		.shell_job = told->shell_job,
@@ -116,15 +118,16 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 		.inherits_count = supplies->count,
 		.guard = guard,
 	};
-	int result = guard ? gcr_criu_program(restore->job.daemon, &program, error)
-			   : gcr_error_set(error, ENOMEM, "out of memory");
+	int result = guard && drain ? gcr_criu_program(restore->job.daemon, &program, error)
+				    : gcr_error_set(error, ENOMEM, "out of memory");
 
 	if (!result)
 		result = gcr_criu_plugins(restore->job.daemon, restore->vendors, &plugins, error);
 	if (result < 0)
 		return result;
 	gcr_criu_subject_of_place(restore->place->name, subject);
-	work_fd = gcr_criu_directory(restore->job.daemon, subject, error);
+	work_fd = gcr_criu_log_directory(restore->job.daemon, subject, restore->place->stat.st_uid,
+					 error);
 	if (work_fd < 0)
 		return work_fd;
 	images_fd = gcr_restore_open_images(restore, error);

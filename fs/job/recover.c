@@ -331,7 +331,7 @@ static int list_one(const struct gcr_record *record, void *data)
 
 int gcr_recover_list(struct gcr_daemon *daemon)
 {
-	int result = gcr_record_remove_unfinished(daemon->runtime_fd);
+	int result = gcr_record_prepare(daemon->runtime_fd);
 
 	return result < 0 ? result : gcr_record_each(daemon->runtime_fd, list_one, NULL, daemon);
 }

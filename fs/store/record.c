@@ -24,7 +24,17 @@
 #define VERSION_LINE	 "gpucrfs-record 1"
 #define RECORD_BYTES_MAX 16384
 #define NAME_BYTES	 48 /* "<pid>-<start_ticks>" */
+#define SPARE_END	 ".new"
+#define SPARE_BYTES	 (NAME_BYTES + sizeof("." SPARE_END))
 #define BOOT_ID_BYTES	 37 /* a UUID as text, with its NUL */
+/*
+ * A record is filled up to a multiple of this, with room for the GPUs that a thaw may move it to:
+ * then all versions of it are as long.
+ */
+#define FILLED_BYTES	 4096
+#define FILLER		 "filler "
+#define COMM_LINE_BYTES	 (sizeof("comm \n") + 3 * GCR_COMM_BYTES)
+#define LINE_BYTES	 96 /* at least those of each line with a GPU */
 
 static const char *const state_names[] = {
 	[GCR_RECORD_FREEZING] = "freezing",
@@ -41,6 +51,12 @@ const char *gcr_record_state_name(enum gcr_record_state state)
 static void record_name(char name[NAME_BYTES], pid_t pid, uint64_t start_ticks)
 {
 	snprintf(name, NAME_BYTES, "%d-%" PRIu64, (int)pid, start_ticks);
+}
+
+/* Makes the name of the spare of the record @name: see gcr_record_write(). */
+static void spare_name(char spare[SPARE_BYTES], const char *name)
+{
+	snprintf(spare, SPARE_BYTES, ".%s" SPARE_END, name);
 }
 
 static bool is_uuid_text(const char *text)
@@ -87,21 +103,22 @@ static int open_records(int directory_fd, bool create)
 }
 
 /*
- * Prints the name of a process, which may hold any byte: blanks, '%' and non-printing bytes become
- * %XX.
+ * Writes the line with the name of a process, which may hold any byte: blanks, '%' and non-printing
+ * bytes become %XX.
  */
-static void print_comm(FILE *stream, const char *comm)
+static void write_comm(char line[COMM_LINE_BYTES], const char *comm)
 {
-	fputs("comm ", stream);
+	char *at = line + sprintf(line, "comm ");
+
 	for (size_t i = 0; i < GCR_COMM_BYTES && comm[i]; i++) {
 		unsigned char byte = (unsigned char)comm[i];
 
 		if (byte > 0x20 && byte < 0x7f && byte != '%')
-			fputc(byte, stream);
+			*at++ = (char)byte;
 		else
-			fprintf(stream, "%%%02x", byte);
+			at += sprintf(at, "%%%02x", byte);
 	}
-	fputc('\n', stream);
+	strcpy(at, "\n");
 }
 
 static void print_uuid(FILE *stream, const uint8_t uuid[GCR_UUID_BYTES])
@@ -121,9 +138,27 @@ static void print_moves(FILE *stream, const char *name, const struct gcr_moves *
 	}
 }
 
+/*
+ * Prints a line that has no meaning, and fills the record up; @rest_bytes: of what follows that
+ * line. There is room for three lines for each GPU: its own, and those of two places that it may be
+ * moved to.
+ */
+static void print_filler(FILE *stream, const struct gcr_record *record, size_t rest_bytes)
+{
+	size_t lines = 3 * (size_t)record->gpus_count;
+	size_t bytes = FILLED_BYTES / 4 + lines * LINE_BYTES;
+	long printed = ftell(stream);
+	size_t used = (size_t)printed + strlen(FILLER "\n") + rest_bytes;
+
+	bytes = (bytes + FILLED_BYTES - 1) / FILLED_BYTES * FILLED_BYTES;
+	if (printed >= 0 && used <= bytes)
+		fprintf(stream, FILLER "%*s\n", (int)(bytes - used), "");
+}
+
 static int print_record(const struct gcr_record *record, char **ret_text, size_t *ret_bytes)
 {
 	char boot_id[BOOT_ID_BYTES];
+	char comm[COMM_LINE_BYTES];
 	_cleanup_free_ char *text = NULL;
 	size_t bytes = 0;
 	FILE *stream;
@@ -158,7 +193,10 @@ static int print_record(const struct gcr_record *record, char **ret_text, size_t
 	if (record->frozen_for_pid > 0)
 		fprintf(stream, "frozen_for %d %" PRIu64 "\n", (int)record->frozen_for_pid,
 			record->frozen_for_start_ticks);
-	print_comm(stream, record->comm);
+	write_comm(comm, record->comm);
+	/* Not last: a record that was cut short has no comm. */
+	print_filler(stream, record, strlen(comm));
+	fputs(comm, stream);
 	/* The stream owns the text until fclose(), which also reports a lack of memory. */
 	if (fclose(stream) != 0)
 		return -ENOMEM;
@@ -182,14 +220,69 @@ static int write_all(int fd, const char *text, size_t bytes)
 	return 0;
 }
 
+/*
+ * Opens the file at the spare's name for writing, and makes one if there is none. A file that the
+ * daemon has not made there is removed. Returns a descriptor, which the caller closes, or -errno.
+ */
+static int open_spare(int records_fd, const char *spare)
+{
+	int fd = openat(records_fd, spare,
+			O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	struct stat status;
+
+	if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
+	    status.st_uid == geteuid() && status.st_nlink == 1 && !(status.st_mode & 077))
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	if (unlinkat(records_fd, spare, 0) < 0 && errno != ENOENT)
+		return -errno;
+	fd = openat(records_fd, spare, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	return fd < 0 ? -errno : fd;
+}
+
+/* Overwrites the spare with @text, which takes no room if the spare is as long already. -errno. */
+static int write_spare(int records_fd, const char *spare, const char *text, size_t bytes)
+{
+	_cleanup_close_ int fd = open_spare(records_fd, spare);
+	int r = fd < 0 ? fd : write_all(fd, text, bytes);
+
+	/* Longer, if it comes from a version whose records had more. */
+	return r == 0 && ftruncate(fd, (off_t)bytes) < 0 ? -errno : r;
+}
+
+/*
+ * Makes a spare if there is none, and brings it to the length of a record, so that a later write
+ * finds the room. -errno.
+ */
+static int provide_spare(int records_fd, const char *spare, const char *text, size_t bytes)
+{
+	struct stat status;
+
+	if (fstatat(records_fd, spare, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+	    S_ISREG(status.st_mode) && (size_t)status.st_size == bytes)
+		return 0;
+	return write_spare(records_fd, spare, text, bytes);
+}
+
+/* Gives the spare the name of the record, and an older record the name of the spare. -errno. */
+static int put_in_place(int records_fd, const char *spare, const char *name)
+{
+	if (renameat2(records_fd, spare, records_fd, name, RENAME_EXCHANGE) == 0)
+		return 0;
+	/* There is no older record, or the filesystem cannot exchange names. */
+	return renameat(records_fd, spare, records_fd, name) < 0 ? -errno : 0;
+}
+
 int gcr_record_write(int directory_fd, const struct gcr_record *record)
 {
 	_cleanup_free_ char *text = NULL;
 	_cleanup_close_ int records_fd = -1;
-	_cleanup_close_ int fd = -1;
-	char temporary[NAME_BYTES + 8];
+	char spare[SPARE_BYTES];
 	char name[NAME_BYTES];
 	size_t bytes = 0;
+	bool is_first;
+	int kept = 0;
 	int r;
 
 	r = print_record(record, &text, &bytes);
@@ -199,33 +292,36 @@ int gcr_record_write(int directory_fd, const struct gcr_record *record)
 	if (records_fd < 0)
 		return records_fd;
 	record_name(name, record->pid, record->start_ticks);
-	snprintf(temporary, sizeof(temporary), ".%s.new", name);
-	/* left by a daemon that died here */
-	if (unlinkat(records_fd, temporary, 0) < 0 && errno != ENOENT)
-		return -errno;
-	fd = openat(records_fd, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-		    0600);
-	if (fd < 0)
-		return -errno;
-	r = write_all(fd, text, bytes);
-	if (r == 0 && renameat(records_fd, temporary, records_fd, name) < 0)
-		r = -errno;
-	if (r < 0)
-		unlinkat(records_fd, temporary, 0);
+	spare_name(spare, name);
+	is_first = faccessat(records_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) < 0;
+	r = write_spare(records_fd, spare, text, bytes);
+	if (r == 0)
+		r = put_in_place(records_fd, spare, name);
+	if (r == 0)
+		kept = provide_spare(records_fd, spare, text, bytes);
+	if (is_first && (r < 0 || kept < 0)) {
+		/* Without a spare a thaw might find no room: it is better not to freeze. */
+		unlinkat(records_fd, name, 0);
+		unlinkat(records_fd, spare, 0);
+		return r < 0 ? r : kept;
+	}
 	return r;
 }
 
 int gcr_record_remove(int directory_fd, pid_t pid, uint64_t start_ticks)
 {
 	_cleanup_close_ int records_fd = -1;
+	char spare[SPARE_BYTES];
 	char name[NAME_BYTES];
 
 	records_fd = open_records(directory_fd, false);
 	if (records_fd < 0)
 		return records_fd == -ENOENT ? 0 : records_fd;
 	record_name(name, pid, start_ticks);
+	spare_name(spare, name);
 	if (unlinkat(records_fd, name, 0) < 0 && errno != ENOENT)
 		return -errno;
+	unlinkat(records_fd, spare, 0);
 	return 0;
 }
 
@@ -570,27 +666,6 @@ int gcr_record_end_exchange(int directory_fd, pid_t pid, uint64_t start_ticks)
 	return gcr_record_write(directory_fd, &parse.record);
 }
 
-int gcr_record_remove_unfinished(int directory_fd)
-{
-	_cleanup_closedir_ DIR *directory = NULL;
-	const struct dirent *entry;
-	int fd;
-
-	fd = open_records(directory_fd, false);
-	if (fd < 0)
-		return fd == -ENOENT ? 0 : fd;
-	directory = fdopendir(fd);
-	if (!directory) {
-		close(fd);
-		return -ENOMEM;
-	}
-	/* Unlinking "." and ".." fails. */
-	while ((entry = readdir(directory)))
-		if (entry->d_name[0] == '.')
-			unlinkat(dirfd(directory), entry->d_name, 0);
-	return 0;
-}
-
 struct names {
 	char (*list)[NAME_BYTES];
 	size_t count;
@@ -683,4 +758,69 @@ int gcr_record_each(int directory_fd, int (*visit)(const struct gcr_record *reco
 			return r;
 	}
 	return 0;
+}
+
+/* Removes the files of @records_fd that are no records, except for spares of records. -errno. */
+static int remove_unfinished(int records_fd)
+{
+	_cleanup_closedir_ DIR *directory = NULL;
+	const struct dirent *entry;
+	int fd = openat(records_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	directory = fdopendir(fd);
+	if (!directory) {
+		close(fd);
+		return -ENOMEM;
+	}
+	while ((entry = readdir(directory))) {
+		size_t length = strlen(entry->d_name);
+		char name[NAME_BYTES];
+		bool is_spare = entry->d_name[0] == '.' && length > strlen(SPARE_END) + 1 &&
+				length < SPARE_BYTES &&
+				!strcmp(entry->d_name + length - strlen(SPARE_END), SPARE_END);
+
+		if (entry->d_name[0] != '.')
+			continue;
+		snprintf(name, sizeof(name), "%.*s",
+			 is_spare ? (int)(length - strlen(SPARE_END) - 1) : 0, entry->d_name + 1);
+		/* Unlinking "." and ".." fails. */
+		if (!is_spare || faccessat(records_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) < 0)
+			unlinkat(records_fd, entry->d_name, 0);
+	}
+	return 0;
+}
+
+/*
+ * Gives a record of an earlier version, or of a daemon that died before it had made one, its spare.
+ * @data: the directory of the records. If there is no room, a later write says so. Returns 0.
+ */
+static int give_spare(const struct gcr_record *record, void *data)
+{
+	_cleanup_free_ char *text = NULL;
+	const int *records_fd = data;
+	char spare[SPARE_BYTES];
+	char name[NAME_BYTES];
+	size_t bytes = 0;
+
+	if (print_record(record, &text, &bytes) < 0)
+		return 0;
+	record_name(name, record->pid, record->start_ticks);
+	spare_name(spare, name);
+	provide_spare(*records_fd, spare, text, bytes);
+	return 0;
+}
+
+int gcr_record_prepare(int directory_fd)
+{
+	_cleanup_close_ int records_fd = open_records(directory_fd, false);
+	int r;
+
+	if (records_fd < 0)
+		return records_fd == -ENOENT ? 0 : records_fd;
+	r = remove_unfinished(records_fd);
+	if (r == 0)
+		gcr_record_each(directory_fd, give_spare, NULL, &records_fd);
+	return r;
 }

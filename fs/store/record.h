@@ -2,8 +2,9 @@
 /*
  * Records: the data from which the next daemon recovers the processes that this daemon has frozen,
  * should this one die. A record is the small file processes/<pid>-<start_ticks> in the runtime
- * directory, flat `key value` lines, replaced whole. The record is written before the driver is
- * touched and removed after the process runs again, so that no frozen process is ever without one.
+ * directory, flat `key value` lines, replaced whole, which needs no room. The record is written
+ * before the driver is touched and removed after the process runs again, so that no frozen process
+ * is ever without one.
  */
 #ifndef GCR_FS_STORE_RECORD_H
 #define GCR_FS_STORE_RECORD_H
@@ -68,7 +69,11 @@ const char *gcr_record_state_name(enum gcr_record_state state);
 
 /*
  * Write or replace a record. @directory_fd is the runtime directory; `processes` in it is made if
- * missing. One thread at a time for one process. -EINVAL: a field is not as described above.
+ * missing. One thread at a time for one process. -EINVAL: a field is not as described above;
+ * -ENOSPC: only for a process that has no record yet. Such a process gets two files, the record and
+ * a spare (`.NAME.new`) of the same length. A later write overwrites the spare and exchanges the
+ * two names: that needs no room, and whenever the daemon dies, one of the two is under the name of
+ * the record as a whole. So a thaw needs no room in the runtime directory.
  */
 int gcr_record_write(int directory_fd, const struct gcr_record *record);
 
@@ -87,10 +92,12 @@ int gcr_record_read(int directory_fd, pid_t pid, uint64_t start_ticks,
 		    struct gcr_record *ret_record);
 
 /*
- * Remove the records that an earlier daemon had half written. Only for the start of the daemon,
- * since a record that is being written looks the same. -errno; 0 also if there were none.
+ * Removes the spares of records that no longer exist, or that an earlier daemon had not written to
+ * their end, and makes the spares that are missing, as far as there is room. Only for the start of
+ * the daemon, since a record that is being written looks the same. -errno; 0 also if there were no
+ * records.
  */
-int gcr_record_remove_unfinished(int directory_fd);
+int gcr_record_prepare(int directory_fd);
 
 /* Remove the record. Returns 0 also if there was none. */
 int gcr_record_remove(int directory_fd, pid_t pid, uint64_t start_ticks);

@@ -28,7 +28,8 @@ SYS_PIDFD_GETFD = 438
 
 
 def records(machine):
-    return os.listdir(f'{machine.runtime}/processes')
+    """And not their spares."""
+    return [name for name in os.listdir(f'{machine.runtime}/processes') if not name.startswith('.')]
 
 
 def kill_daemon(machine):

@@ -104,6 +104,13 @@ def test_nobody_listens():
         dump.as_before(machine, one)
 
 
+def launchers_of(machine, program):
+    """Those whose program is, or is not, gpucr-drain, which keeps CRIU's log."""
+    return [pid for pid in machine.listener.launchers()
+            if any(read_file(f'/proc/{child}/comm') == 'gpucr-drain\n'
+                   for child in harness.children_of(pid)) == (program == 'gpucr-drain')]
+
+
 def test_launcher_dies():
     """At each moment: the place stays, no copy lives, and the next restore succeeds."""
     same_for_both('deaths')
@@ -115,15 +122,31 @@ def test_launcher_dies():
                 machine.restores.set(mode)
                 writer = machine.writer(name, verb)
                 machine.restores.wait(sign)
-                pid, = machine.listener.launchers()
+                pid, = launchers_of(machine, 'criu')
                 os.kill(pid, signal.SIGKILL)
-                wait_for(lambda: not machine.listener.launchers(), 'its end')
+                wait_for(lambda: not launchers_of(machine, 'criu'), 'its end')
                 check(writer.is_waiting(), 'CRIU goes on')
                 machine.must(name, 'cancel')
                 equal(writer.result(), 'ECANCELED')
                 restore.check_back(machine, one, name)
         machine.restores.set('')
         restore.thaws(machine, one, name)
+
+
+def test_launcher_of_the_log_dies():
+    """The log goes on, and so does the restore."""
+    same_for_both('deaths')
+    with dump.machine(launched=True, wrapped=True) as machine:
+        one = dump.program(machine)
+        machine.criu.set('wait')
+        writer = machine.writer(one.pid, 'dump leave')
+        machine.criu.wait()
+        pid, = launchers_of(machine, 'gpucr-drain')
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not launchers_of(machine, 'gpucr-drain'), 'its end')
+        machine.criu.go()
+        equal(writer.result(), 'ok')
+        check('Dumping finished successfully' in machine.read(one.pid, 'criu.log'), 'its log')
 
 
 # ---- orders that are none ----

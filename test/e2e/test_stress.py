@@ -259,7 +259,8 @@ class Stress:
             if states[demo.pid] == 'running':
                 demo.wait_ticks(2)
         equal([demo.ticks() for demo in frozen], before, 'ticks of the frozen ones')
-        records = os.listdir(f'{self.machine.runtime}/processes')
+        records = [name for name in os.listdir(f'{self.machine.runtime}/processes')
+                   if not name.startswith('.')]
         equal(sorted(int(name.split('-')[0]) for name in records),
               sorted(demo.pid for demo in frozen), 'records')
         self.check_memory(states)

@@ -94,7 +94,6 @@ class Place:
         path = f'{self.path}/fake-criu'
         with open(path, 'w') as file:
             file.write(f'#!/bin/sh\n[ "$1" = --version ] && echo "Version: {version}" && exit 0\n'
-                       'for a; do case $a in --log-file=*) log=${a#*=};; esac; done\n'
                        'cd /proc/self/fd/4\n' + script + '\n')
         os.chmod(path, 0o755)
         return f'criu={path}'

@@ -54,6 +54,8 @@ static int run(int count, char **arguments)
 	};
 	size_t unwanted_count = 0;
 	long cancel_usec = -1, kill_usec = -1, grace_usec = 5000000;
+	_cleanup_free_ char *drain = NULL;
+	const char *build = getenv("GPUCR_TEST_BUILD");
 	const char *criu = NULL;
 	struct gcr_error error = {};
 	char words[32] = "done";
@@ -72,6 +74,8 @@ static int run(int count, char **arguments)
 			options.work_fd = open(value, O_DIRECTORY | O_CLOEXEC);
 		else if ((value = value_of(argument, "log")))
 			options.log_name = value;
+		else if ((value = value_of(argument, "log_program")))
+			options.log_program = value;
 		else if ((value = value_of(argument, "libdir")))
 			options.libdir = value;
 		else if ((value = value_of(argument, "pid")))
@@ -116,6 +120,10 @@ static int run(int count, char **arguments)
 		else
 			return 2;
 	}
+	if (!build || asprintf(&drain, "%s/backend/cuda/" GCR_DRAIN_PROGRAM, build) < 0)
+		return 2;
+	if (!options.log_program)
+		options.log_program = drain;
 	r = gcr_criu_find(criu, getenv("GPUCR_CRIU_SOCKET"), &program, &error);
 	if (r == 0)
 		r = gcr_criu_start(&program, &options, &job, &error);

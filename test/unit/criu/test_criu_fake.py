@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: MIT
 """criu-glue with a CRIU that is a script.
 usage: test_criu_fake.py PATH-OF-CRIU_TOOL [TEST...]"""
+import errno
 import os
 import signal
+import subprocess
 import sys
+import time
 
-from criu_place import check, gone, run, wait_for
+from criu_place import TOOL, check, gone, run, wait_for
 
 
 def test_versions(place):
@@ -45,7 +48,7 @@ def test_arguments(place):
     images = f'{place.path}/images'
     with open(f'{images}/arguments') as file:
         given = file.read().split('\n')[:-1]
-    for wanted in ('dump', '--no-default-config', '-v4', '--log-file=criu.log', '--tree=12',
+    for wanted in ('dump', '--no-default-config', '-v4', '--log-file=-', '--tree=12',
                    f'--libdir={place.path}/plugins', '--leave-running', '--tcp-established',
                    '--shell-job', '--file-locks', '--ext-unix-sk', '--link-remap',
                    '--ghost-limit=5000000', '--manage-cgroups=ignore', '--external=unix[5]', '--external=file[a:b]',
@@ -79,11 +82,11 @@ def test_arguments(place):
 
 def test_failures(place):
     line = '(00.1) Error (criu/a.c:1): '
-    words = place.criu('dump', 'pid=1', place.fake(f'echo "{line}Strange thing" >$log; exit 1'),
+    words = place.criu('dump', 'pid=1', place.fake(f'echo "{line}Strange thing"; exit 1'),
                        expect='EIO')
     check(words == 'criu: Strange thing', words)
     words = place.criu('dump', 'pid=1', place.fake(
-        f'echo "{line}Some file locks are hold by dumping tasks!" >$log; exit 1'), expect='EBUSY')
+        f'echo "{line}Some file locks are hold by dumping tasks!"; exit 1'), expect='EBUSY')
     check('file locks' in words, words)
     # a log of an earlier run is not this one's
     words = place.criu('dump', 'pid=1', place.fake('exit 3'), expect='EIO')
@@ -93,24 +96,134 @@ def test_failures(place):
     words = place.criu('dump', 'pid=1', place.fake('echo "no library" >&2; exit 127'), expect='EIO')
     check(words == 'criu: no library', words)
     # more than is kept of what it prints does not hold it up
-    place.criu('dump', 'pid=1', place.fake('head -c 200000 /dev/zero; exit 0'))
+    place.criu('dump', 'pid=1', place.fake('head -c 200000 /dev/zero >&2; exit 0'))
     place.criu('dump', 'pid=1', place.fake(
-        'head -c 300000 /dev/zero >$log; printf "\\n(00.1) Error (criu/a.c:1): a\\033\\001b\\n" '
-        '>>$log; exit 1'), expect='EIO')
+        'head -c 200000 /dev/zero; printf "\\n(00.1) Error (criu/a.c:1): a\\033\\001b\\n"; '
+        'exit 1'), expect='EIO')
     words = place.criu('restore', place.fake('echo x >criu.pid'), expect='EIO')
     check('pid' in words, words)
     place.criu('restore', place.fake('exit 0'), expect='ENOENT')
 
 
+def log_of(place):
+    with open(f'{place.path}/images/criu.log', 'rb') as file:
+        return file.read()
+
+
 def test_long_log(place):
-    """However long it is, its end is kept, and no more memory than for that."""
+    """However long it is, its end is kept, and errors are wherever they were."""
     line = '(00.1) Error (criu/a.c:1): Strange thing'
-    script = place.fake('for n in $(seq 40); do head -c 2097152 /dev/zero | tr "\\0" "\\n" >>$log; '
-                        f'sleep 0.02; done; echo "{line}" >>$log; exit 1')
-    words = place.criu('dump', 'pid=1', script, expect='EIO')
-    check(words == 'criu: Strange thing', words)
-    status = os.stat(f'{place.path}/images/criu.log')
-    check(status.st_size > 80 << 20 and status.st_blocks * 512 < 30 << 20, status)
+    noise = 'head -c 2097152 /dev/zero | tr "\\0" "\\n"; '
+    for script in (f'for n in $(seq 20); do {noise} done; echo "{line}"; echo end; exit 1',
+                   f'echo "{line}"; for n in $(seq 20); do {noise} done; echo end; exit 1'):
+        words = place.criu('dump', 'pid=1', place.fake(script), expect='EIO')
+        check(words == 'criu: Strange thing', words)
+        log = log_of(place)
+        check(128 << 10 <= len(log) <= 256 << 10 and log.endswith(b'\nend\n'), len(log), log[-60:])
+    # A process may name a file like that, as often as it likes.
+    script = f'for n in $(seq 20000); do echo "{line} $n"; done; {noise} echo end; exit 1'
+    words = place.criu('dump', 'pid=1', place.fake(script), expect='EIO')
+    check(words == 'criu: Strange thing 1', words)
+    check(len(log_of(place)) <= 256 << 10, len(log_of(place)))
+
+
+THIEF = """
+import os, signal, time
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+failed = open('failed', 'w')
+open('thief', 'w').write(str(os.getpid()))
+while True:
+    try:
+        os.write(1, b'stolen' * 1000 + bytes([10]))
+    except OSError as error:
+        failed.write(f'{error.errno} ')
+        failed.flush()
+        time.sleep(0.01)
+"""
+
+
+def test_stolen_log(place):
+    """CRIU lends its log to the programs it dumps, and so to other processes of their user: who has
+    kept it can write nothing there once CRIU has ended, and nobody waits for them."""
+    with open(f'{place.path}/thief.py', 'w') as file:
+        file.write(THIEF)
+    images = place.directory('images')
+    for status, expect in (0, '0'), (1, 'EIO'):
+        for name in 'thief', 'failed':
+            if os.path.exists(f'{images}/{name}'):
+                os.unlink(f'{images}/{name}')
+        began = time.monotonic()
+        place.criu('dump', 'pid=1', place.fake(
+            f'{sys.executable} {place.path}/thief.py & until [ -s thief ]; do sleep 0.02; done; '
+            f'sleep 0.3; exit {status}'), expect=expect)
+        check(time.monotonic() - began < 4, 'the log was waited for')
+        with open(f'{images}/thief') as file:
+            thief = int(file.read())
+        before = log_of(place)
+        check(b'stolen' in before and len(before) <= 256 << 10, len(before))
+
+        def fails():
+            with open(f'{images}/failed') as file:
+                return len(file.read().split()) > 5
+        wait_for(fails, 'its writes to fail')
+        check(log_of(place) == before, 'it has written to the log')
+        with open(f'{images}/failed') as file:
+            check(set(file.read().split()) == {str(errno.EPIPE)})
+        check(not gone(thief), 'it was ended by a signal')
+        os.kill(thief, signal.SIGKILL)
+        wait_for(lambda: gone(thief), 'the end of the thief')
+
+
+def test_messages_of_no_bytes(place):
+    """They are not the end of the log, and descriptors in a message are nobody's."""
+    with open(f'{place.path}/odd.py', 'w') as file:
+        file.write('import array, os, socket\n'
+                   'one = socket.socket(fileno=1)\n'
+                   'one.send(b"")\n'
+                   'one.sendmsg([b"with\\n"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, '
+                   'array.array("i", [0, 1, 2]))])\n'
+                   'one.send(b"")\n'
+                   'one.detach()\n')
+    place.criu('dump', 'pid=1', place.fake(f'{sys.executable} {place.path}/odd.py; echo after; exit 0'))
+    check(log_of(place) == b'with\nafter\n', log_of(place))
+
+
+def test_no_program_for_the_log(place):
+    words = place.criu('dump', 'pid=1', place.fake('exit 0'), 'log_program=/no/such', expect='EIO')
+    check("keeps CRIU's log" in words, words)
+    # It has ended: CRIU is not held up, and not killed.
+    place.criu('dump', 'pid=1', 'log_program=/bin/true', place.fake(
+        'sleep 0.2; for n in $(seq 1000); do echo lost; done; : >survived; exit 0'))
+    check(os.path.exists(f'{place.path}/images/survived'))
+    check(log_of(place) == b'')
+
+
+def keepers(place):
+    """Processes that have our log open."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        try:
+            if os.readlink(f'/proc/{pid}/fd/0') == f'{place.path}/images/criu.log':
+                found.append(pid)
+        except OSError:
+            pass
+    return found
+
+
+def test_log_without_its_starter(place):
+    """The daemon dies: CRIU goes on, and so does its log."""
+    images = place.directory('images')
+    script = place.fake('echo before; : >begun; until [ -e go ]; do sleep 0.05; done; '
+                        'head -c 3000000 /dev/zero | tr "\\0" "\\n"; echo after; : >done')
+    with subprocess.Popen([TOOL, 'dump', f'libdir={place.directory("plugins")}', f'images={images}',
+                           'pid=1', script], stdout=subprocess.DEVNULL) as tool:
+        wait_for(lambda: os.path.exists(f'{images}/begun'), 'CRIU')
+        tool.kill()
+    with open(f'{images}/go', 'w'):
+        pass
+    wait_for(lambda: os.path.exists(f'{images}/done'), 'the end of CRIU')
+    wait_for(lambda: not keepers(place), 'the end of the log')
+    check(log_of(place).endswith(b'\nafter\n') and len(log_of(place)) <= 256 << 10)
 
 
 def test_options(place):
@@ -138,8 +251,6 @@ def test_cancel(place):
         with open(f'{place.path}/images/{name}') as file:
             pid = int(file.read())
         wait_for(lambda: gone(pid), name)
-
-
 
 
 if __name__ == '__main__':

@@ -8,8 +8,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -105,7 +108,7 @@ static void test_write(void)
 	struct seen seen;
 
 	CHECK(each().count == 0); /* no directory yet */
-	CHECK(gcr_record_remove_unfinished(directory_fd) == 0);
+	CHECK(gcr_record_prepare(directory_fd) == 0);
 	CHECK(gcr_record_remove(directory_fd, 4321, 1) == 0);
 	CHECK(gcr_record_write(directory_fd, &record) == 0);
 	seen = each();
@@ -114,7 +117,8 @@ static void test_write(void)
 	CHECK(fstatat(directory_fd, "processes/4321-987654321", &status, 0) == 0);
 	CHECK((status.st_mode & 07777) == 0600);
 
-	/* A record can be replaced; a half-written record of a daemon that died is no obstacle. */
+	/* A record can be replaced; what is no spare of ours is no obstacle. */
+	CHECK(unlinkat(directory_fd, "processes/.4321-987654321.new", 0) == 0);
 	CHECK(symlinkat("/etc/passwd", directory_fd, "processes/.4321-987654321.new") == 0);
 	record.state = GCR_RECORD_FROZEN;
 	record.gpus_count = 0;
@@ -155,6 +159,8 @@ static void test_write(void)
 	CHECK(gcr_record_remove(directory_fd, record.pid, record.start_ticks) == 0);
 	CHECK(gcr_record_end_exchange(directory_fd, record.pid, record.start_ticks) == 0);
 	CHECK(each().count == 0);
+	/* The spare has gone with the record. */
+	CHECK(unlinkat(directory_fd, "processes", AT_REMOVEDIR) == 0);
 }
 
 static void test_bad_fields(void)
@@ -187,6 +193,90 @@ static int remove_it(const struct gcr_record *record, void *data)
 	return gcr_record_remove(directory_fd, record->pid, record->start_ticks);
 }
 
+/* Takes all room of the filesystem of the records, to the last byte. */
+static void fill_up(void)
+{
+	int fd = openat(directory_fd, "filler", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	static char bytes[4096];
+
+	CHECK(fd >= 0);
+	while (write(fd, bytes, sizeof(bytes)) > 0)
+		;
+	CHECK(errno == ENOSPC);
+	close(fd);
+}
+
+static uint64_t blocks_of(const char *name)
+{
+	struct stat status;
+
+	CHECK(fstatat(directory_fd, name, &status, AT_SYMLINK_NOFOLLOW) == 0);
+	return (uint64_t)status.st_blocks;
+}
+
+/* No room is left: a process that has a record gets all its later ones, and no other gets one. */
+static void test_full(void)
+{
+	struct gcr_record record = sample(4321), other = sample(4322), read;
+	int outside_fd = directory_fd;
+	int fd;
+
+	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+	    mount("none", directory, "tmpfs", 0, "size=64k,mode=700") < 0) {
+		printf("skipped: a filesystem of a few pages (%s)\n", strerror(errno));
+		return;
+	}
+	directory_fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CHECK(directory_fd >= 0);
+	CHECK(gcr_record_write(directory_fd, &record) == 0);
+	fill_up();
+	CHECK(gcr_record_write(directory_fd, &other) == -ENOSPC);
+	CHECK(faccessat(directory_fd, "processes/4322-987654321", F_OK, 0) < 0);
+	CHECK(faccessat(directory_fd, "processes/.4322-987654321.new", F_OK, 0) < 0);
+	CHECK(gcr_record_read(directory_fd, 4322, other.start_ticks, &read) == -ENOENT);
+
+	for (int i = 0; i < 8; i++) {
+		record.state = i % 2 ? GCR_RECORD_THAWING : GCR_RECORD_FROZEN;
+		record.since_usec += i * 1000000000000;
+		record.moved.count = record.moving.count = (uint32_t)i;
+		for (int j = 0; j < i; j++)
+			memset(&record.moved.pairs[j], i + j, sizeof(record.moved.pairs[j]));
+		memcpy(&record.moving, &record.moved, sizeof(record.moving));
+		record.swap_pid = record.frozen_for_pid = i;
+		CHECK(gcr_record_write(directory_fd, &record) == 0);
+		CHECK(gcr_record_read(directory_fd, 4321, record.start_ticks, &read) == 0);
+		check_same(&read, &record);
+		/* A daemon died while it wrote the spare; its successor has no room either. */
+		fd = openat(directory_fd, "processes/.4321-987654321.new", O_WRONLY | O_CLOEXEC);
+		CHECK(fd >= 0);
+		CHECK(write(fd, "gpucrfs-rec\0x", 13) == 13);
+		close(fd);
+		CHECK(gcr_record_prepare(directory_fd) == 0);
+		CHECK(gcr_record_read(directory_fd, 4321, record.start_ticks, &read) == 0);
+		check_same(&read, &record);
+	}
+	CHECK(gcr_record_remove(directory_fd, 4321, record.start_ticks) == 0);
+	CHECK(gcr_record_write(directory_fd, &other) == 0);
+
+	/* A record of a version without spares gets one as soon as there is room. */
+	CHECK(unlinkat(directory_fd, "processes/.4322-987654321.new", 0) == 0);
+	fill_up();
+	CHECK(gcr_record_prepare(directory_fd) == 0);
+	CHECK(gcr_record_write(directory_fd, &other) == -ENOSPC);
+	CHECK(gcr_record_read(directory_fd, 4322, other.start_ticks, &read) == 0);
+	CHECK(unlinkat(directory_fd, "filler", 0) == 0);
+	CHECK(gcr_record_prepare(directory_fd) == 0);
+	CHECK(blocks_of("processes/.4322-987654321.new") == blocks_of("processes/4322-987654321"));
+	fill_up();
+	other.state = GCR_RECORD_THAWING;
+	CHECK(gcr_record_write(directory_fd, &other) == 0);
+	CHECK(gcr_record_remove(directory_fd, 4322, other.start_ticks) == 0);
+	CHECK(each().count == 0);
+	close(directory_fd);
+	CHECK(umount2(directory, MNT_DETACH) == 0);
+	directory_fd = outside_fd;
+}
+
 static int stop_it(const struct gcr_record *record, void *data)
 {
 	(void)record;
@@ -203,11 +293,11 @@ static void test_each(void)
 
 		CHECK(gcr_record_write(directory_fd, &record) == 0);
 	}
-	/* A half-written record may be one that another thread is writing. */
+	/* A spare without a record may be one that another thread is writing. */
 	CHECK(symlinkat("/etc/passwd", directory_fd, "processes/.7-7.new") == 0);
 	CHECK(each().count == 100 && each().unreadable == 0);
 	CHECK(faccessat(directory_fd, "processes/.7-7.new", F_OK, AT_SYMLINK_NOFOLLOW) == 0);
-	CHECK(gcr_record_remove_unfinished(directory_fd) == 0);
+	CHECK(gcr_record_prepare(directory_fd) == 0);
 	CHECK(unlinkat(directory_fd, "processes/.7-7.new", 0) < 0 && errno == ENOENT);
 	CHECK(each().count == 100);
 	CHECK(gcr_record_each(directory_fd, stop_it, NULL, &count) == 7 && count == 1);
@@ -394,13 +484,15 @@ static void test_directory(void)
 {
 	struct gcr_record record = sample(5);
 
+	/* Spares whose records were removed otherwise. */
+	CHECK(gcr_record_prepare(directory_fd) == 0);
 	CHECK(unlinkat(directory_fd, "processes", AT_REMOVEDIR) == 0);
 	CHECK(symlinkat("/tmp", directory_fd, "processes") == 0);
 	CHECK(gcr_record_write(directory_fd, &record) == -ENOTDIR);
 	CHECK(gcr_record_remove(directory_fd, 5, 1) == -ENOTDIR);
 	CHECK(gcr_record_each(directory_fd, see, NULL, NULL) == -ENOTDIR);
 	CHECK(read_77() == -ENOTDIR);
-	CHECK(gcr_record_remove_unfinished(directory_fd) == -ENOTDIR);
+	CHECK(gcr_record_prepare(directory_fd) == -ENOTDIR);
 	CHECK(unlinkat(directory_fd, "processes", 0) == 0);
 }
 
@@ -411,6 +503,7 @@ int main(void)
 	CHECK(directory_fd >= 0);
 	test_write();
 	test_bad_fields();
+	test_full();
 	test_each();
 	test_read();
 	test_distrust();
