@@ -71,15 +71,15 @@ static const struct known {
 	{"has bad build-ID", NULL, ESTALE,
 	 "a program or library was replaced since the program was dumped: bring the old one back"},
 	{" on restore: ", "Permission denied", EACCES,
-	 "the program's user may not open one of its files, and others than root can change its "
-	 "path"},
+	 "the program's user may not open one of its files (thaw trusted opens them as root)"},
 	{" on restore: ", "Operation not permitted", EACCES,
-	 "the program's user may not open one of its files, and others than root can change its "
-	 "path"},
+	 "the program's user may not open one of its files (thaw trusted opens them as root)"},
 	{"ghost", "Permission denied", EACCES,
-	 "the program's user may not make a deleted file again in the directory where it was"},
+	 "the program's user may not make a deleted file again in the directory where it was (thaw "
+	 "trusted makes it as root)"},
 	{"Can't bind", "Permission denied", EACCES,
-	 "the program's user may not make the name of its socket again"},
+	 "the program's user may not make the name of its socket again (thaw trusted makes it as "
+	 "root)"},
 	{"Found slave peer", "master", EBUSY,
 	 "the program's terminal belongs to a program outside: make it external"},
 	{"Found dangling tty", NULL, EBUSY,

@@ -12,7 +12,7 @@
  *    receiver, which looks into its socket only when the sender has told it to.
  *
  * All other sockets are unaffected by these. What CRIU does with the files of a restored program:
- * guard_files.c.
+ * guard_files.c; and with its sockets: guard_sockets.c.
  *
  * CRIU gets the root of a dumped tree by its pid. The guard knows the root by its pidfd, and lets
  * CRIU trace no other process that was given the pid: from PTRACE_SEIZE on, the pid cannot change
@@ -116,8 +116,7 @@ static bool is_traced(int fd)
  */
 EXPORT int listen(int fd, int backlog)
 {
-	REAL(listen)
-	return real(fd, is_named(fd, DUMP_PREFIX) ? SOMAXCONN : backlog);
+	return gcr_guard_listen(fd, is_named(fd, DUMP_PREFIX) ? SOMAXCONN : backlog);
 }
 
 EXPORT int accept(int fd, struct sockaddr *address, socklen_t *bytes)

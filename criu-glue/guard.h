@@ -7,10 +7,8 @@
 
 #define GCR_GUARD_EXPORT __attribute__((visibility("default")))
 
-/*
- * As bind(2), for the kernel's own addresses and those of the program. A unix socket gets its name
- * in the file system with the rights of the tree's owner.
- */
+/* As bind(2) and listen(2); in a process of the tree, a unix socket with the owner's rights. */
 int gcr_guard_bind(int fd, const struct sockaddr *address, socklen_t bytes);
+int gcr_guard_listen(int fd, int backlog);
 
 #endif

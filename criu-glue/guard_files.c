@@ -5,11 +5,9 @@
  * could have root's files opened, and get them in his program. So CRIU's calls with paths from the
  * images are done with the rights of the tree's owner.
  *
- * A program can also hold a file that root has opened for it. What the owner may not do is done as
- * root if nobody but root could have changed the path: it is walked directory by directory, and
- * none of them is a link, another user's, or writable for others. A directory in which others may
- * write, but remove only what is theirs (as /tmp), can lead to a directory of root, and holds no
- * file that is opened so.
+ * Nothing is done as root instead if the owner may not do it, even where only root can have changed
+ * the path: the images say which files the program had and how they were open, and the program's
+ * user can have CRIU write something else into them.
  *
  * Which paths come from the images (CRIU 3.17 to 4.2: criu/files-reg.c, fifo.c, file-lock.c,
  * fsnotify.c, tty.c, sk-unix.c): those at a descriptor of a root directory. The other calls are at
@@ -30,21 +28,19 @@
 #include <linux/fcntl.h>
 #include <linux/magic.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include <sys/un.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 /* A name of libc's, which its headers may have given to another function, or declare otherwise. */
 #define CALL(name) __asm__(name) GCR_GUARD_EXPORT
 
-/* ---- walking ---- */
+/* ---- paths ---- */
 
 /* A directory's descriptor, and a path from there. */
 struct path {
@@ -79,70 +75,10 @@ static bool is_of_files(int fd)
 	return true;
 }
 
-/*
- * Can only root change which directory a name in this one stands for? @is_last: which file. A name
- * of root's directory in root's directory with the sticky bit is root's to change.
- */
-static bool is_roots(int fd, bool is_last)
-{
-	struct stat stat;
-
-	return fstat(fd, &stat) == 0 && S_ISDIR(stat.st_mode) && !stat.st_uid &&
-	       (!(stat.st_mode & (S_IWGRP | S_IWOTH)) || (!is_last && stat.st_mode & S_ISVTX)) &&
-	       is_of_files(fd);
-}
-
-/*
- * Walks to the directory of the last name of a path that nobody but root can have changed, and
- * follows no link. Returns a descriptor of the directory, the caller's, and the name; -1: others
- * can have changed the path, or it is not there.
- */
-static int walk(int fd, const char *path, char ret_name[NAME_MAX + 1])
-{
-	const int flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-	int at, next;
-
-	/* Who can move the current directory is not known. */
-	if (*path != '/' && fd == AT_FDCWD)
-		return -1;
-	at = *path == '/' ? open_raw(AT_FDCWD, "/", flags, 0) : open_raw(fd, ".", flags, 0);
-	while (at >= 0) {
-		const char *end;
-
-		path += strspn(path, "/");
-		end = strchrnul(path, '/');
-		if (end - path > NAME_MAX)
-			break;
-		memcpy(ret_name, path, (size_t)(end - path));
-		ret_name[end - path] = '\0';
-		if (!strcmp(ret_name, ".."))
-			break;
-		if (!end[strspn(end, "/")]) {
-			if (!*ret_name)
-				strcpy(ret_name, ".");
-			if (!is_roots(at, true))
-				break;
-			return at;
-		}
-		if (!is_roots(at, false))
-			break;
-		next = open_raw(at, ret_name, flags, 0);
-		close(at);
-		at = next;
-		path = end;
-	}
-	if (at >= 0)
-		close(at);
-	return -1;
-}
-
 /* ---- calls with the owner's rights ---- */
 
-/*
- * A call with one or two paths. @is_walked: the paths are names in directories that were walked to,
- * and a link is not followed. The result is the system call's.
- */
-typedef long (*call_function)(const struct path *first, const struct path *second, bool is_walked,
+/* A call with one or two paths. The result is the system call's. */
+typedef long (*call_function)(const struct path *first, const struct path *second,
 			      const void *data);
 
 static bool is_refusal(long result)
@@ -159,47 +95,9 @@ static long call_as_owner(const struct path *first, const struct path *second, c
 
 	if (gcr_guard_begin(&saved) < 0)
 		return -1;
-	result = call(first, second, false, data);
+	result = call(first, second, data);
 	gcr_guard_end(&saved);
 	return result;
-}
-
-/*
- * Makes the call as root, if nobody but root can have changed the paths. *ret_result: its result.
- * False: others can have changed them.
- */
-static bool call_walked(const struct path *first, const struct path *second, call_function call,
-			const void *data, long *ret_result)
-{
-	char first_name[NAME_MAX + 1], second_name[NAME_MAX + 1];
-	int first_fd = walk(first->fd, first->name, first_name);
-	int second_fd = second && first_fd >= 0 ? walk(second->fd, second->name, second_name) : -1;
-	bool is_safe = first_fd >= 0 && (!second || second_fd >= 0);
-	int number;
-
-	if (is_safe)
-		*ret_result = call(&(struct path){first_fd, first_name},
-				   &(struct path){second_fd, second_name}, true, data);
-	number = errno;
-	if (first_fd >= 0)
-		close(first_fd);
-	if (second_fd >= 0)
-		close(second_fd);
-	errno = number;
-	return is_safe;
-}
-
-/* Makes the call as the owner, and if he may not, as root by a path that only root can change. */
-static long call_guarded(const struct path *first, const struct path *second, call_function call,
-			 const void *data)
-{
-	long result = call_as_owner(first, second, call, data);
-	int number = errno;
-
-	if (!is_refusal(result) || call_walked(first, second, call, data, &result))
-		return result;
-	errno = number;
-	return -1;
 }
 
 /* ---- which calls ---- */
@@ -264,14 +162,12 @@ struct open_options {
 	mode_t mode;
 };
 
-static long call_open(const struct path *path, const struct path *unused, bool is_walked,
-		      const void *data)
+static long call_open(const struct path *path, const struct path *unused, const void *data)
 {
 	const struct open_options *options = data;
 
 	(void)unused;
-	return open_raw(path->fd, path->name, options->flags | (is_walked ? O_NOFOLLOW : 0),
-			options->mode);
+	return open_raw(path->fd, path->name, options->flags, options->mode);
 }
 
 /*
@@ -290,24 +186,22 @@ static int open_own(int fd, const struct stat *stat, int flags)
 }
 
 /*
- * Opens what the owner may not open by its mode now, but once could: his own file, what only root
- * can have put there, or a directory that he may not read but enter, as the descriptor of a current
- * directory (with O_PATH). Returns a descriptor; -1: none of them.
+ * Opens what the owner may not open by its mode now, but once could: his own file, or a directory
+ * that he may not read but enter, as the descriptor of a current directory (with O_PATH). Returns a
+ * descriptor; -1: none of them.
  */
 static int open_refused(const struct path *path, const struct open_options *options)
 {
 	struct open_options only = {.flags = O_PATH | O_NOFOLLOW | (options->flags & O_DIRECTORY)};
-	bool is_made = options->flags & O_CREAT;
 	struct stat stat = {0};
 	int fd, result = -1;
-	long walked;
 
+	if (options->flags & O_CREAT)
+		return -1;
 	only.flags |= options->flags & O_CLOEXEC;
-	fd = is_made ? -1 : (int)call_as_owner(path, NULL, call_open, &only);
+	fd = (int)call_as_owner(path, NULL, call_open, &only);
 	if (fd >= 0 && fstat(fd, &stat) == 0)
 		result = open_own(fd, &stat, options->flags);
-	if (result < 0 && call_walked(path, NULL, call_open, options, &walked))
-		result = (int)walked;
 	/* The name is looked up in the directory, which the owner must be allowed to do. */
 	if (result < 0 && S_ISDIR(stat.st_mode) && (options->flags & O_ACCMODE) == O_RDONLY)
 		result = (int)call_as_owner(&(struct path){fd, "."}, NULL, call_open, &only);
@@ -400,13 +294,11 @@ int guard_openat64_2(int fd, const char *path, int flags)
 
 /* ---- deleted files, which are made again: names ---- */
 
-static long call_link(const struct path *from, const struct path *to, bool is_walked,
-		      const void *data)
+static long call_link(const struct path *from, const struct path *to, const void *data)
 {
 	int flags = *(const int *)data;
 
-	return syscall(SYS_linkat, from->fd, from->name, to->fd, to->name,
-		       is_walked ? flags & ~AT_SYMLINK_FOLLOW : flags);
+	return syscall(SYS_linkat, from->fd, from->name, to->fd, to->name, flags);
 }
 
 int guard_linkat(int from_fd, const char *from, int to_fd, const char *to, int flags)
@@ -416,14 +308,12 @@ int guard_linkat(int from_fd, const char *from, int to_fd, const char *to, int f
 	struct path first = {from_fd, from}, second = {to_fd, to};
 
 	if (is_guarded(from_fd, from) && is_guarded(to_fd, to))
-		return (int)call_guarded(&first, &second, call_link, &flags);
-	return (int)call_link(&first, &second, false, &flags);
+		return (int)call_as_owner(&first, &second, call_link, &flags);
+	return (int)call_link(&first, &second, &flags);
 }
 
-static long call_rename(const struct path *from, const struct path *to, bool is_walked,
-			const void *data)
+static long call_rename(const struct path *from, const struct path *to, const void *data)
 {
-	(void)is_walked;
 	(void)data;
 	return syscall(SYS_renameat2, from->fd, from->name, to->fd, to->name, 0);
 }
@@ -434,15 +324,13 @@ int guard_rename(const char *from, const char *to)
 	struct path first = {AT_FDCWD, from}, second = {AT_FDCWD, to};
 
 	if (is_of_task(from) && is_of_task(to))
-		return (int)call_guarded(&first, &second, call_rename, NULL);
-	return (int)call_rename(&first, &second, false, NULL);
+		return (int)call_as_owner(&first, &second, call_rename, NULL);
+	return (int)call_rename(&first, &second, NULL);
 }
 
-static long call_unlink(const struct path *path, const struct path *unused, bool is_walked,
-			const void *data)
+static long call_unlink(const struct path *path, const struct path *unused, const void *data)
 {
 	(void)unused;
-	(void)is_walked;
 	return syscall(SYS_unlinkat, path->fd, path->name, *(const int *)data);
 }
 
@@ -450,8 +338,8 @@ static int unlink_guarded(int fd, const char *name, int flags, bool is_images)
 {
 	struct path path = {fd, name};
 
-	return (int)(is_images ? call_guarded(&path, NULL, call_unlink, &flags)
-			       : call_unlink(&path, NULL, false, &flags));
+	return (int)(is_images ? call_as_owner(&path, NULL, call_unlink, &flags)
+			       : call_unlink(&path, NULL, &flags));
 }
 
 /* CRIU itself removes old sockets so. */
@@ -474,11 +362,9 @@ int guard_rmdir(const char *path)
 	return unlink_guarded(AT_FDCWD, path, AT_REMOVEDIR, is_made_again(path));
 }
 
-static long call_mkdir(const struct path *path, const struct path *unused, bool is_walked,
-		       const void *data)
+static long call_mkdir(const struct path *path, const struct path *unused, const void *data)
 {
 	(void)unused;
-	(void)is_walked;
 	return syscall(SYS_mkdirat, path->fd, path->name, *(const mode_t *)data);
 }
 
@@ -487,8 +373,8 @@ int guard_mkdirat(int fd, const char *name, mode_t mode)
 {
 	struct path path = {fd, name};
 
-	return (int)(is_guarded(fd, name) ? call_guarded(&path, NULL, call_mkdir, &mode)
-					  : call_mkdir(&path, NULL, false, &mode));
+	return (int)(is_guarded(fd, name) ? call_as_owner(&path, NULL, call_mkdir, &mode)
+					  : call_mkdir(&path, NULL, &mode));
 }
 
 struct node {
@@ -496,13 +382,11 @@ struct node {
 	dev_t device;
 };
 
-static long call_mknod(const struct path *path, const struct path *unused, bool is_walked,
-		       const void *data)
+static long call_mknod(const struct path *path, const struct path *unused, const void *data)
 {
 	const struct node *node = data;
 
 	(void)unused;
-	(void)is_walked;
 	return syscall(SYS_mknodat, path->fd, path->name, node->mode, (unsigned int)node->device);
 }
 
@@ -512,15 +396,13 @@ int guard_mknod(const char *name, mode_t mode, dev_t device)
 	struct node node = {.mode = mode, .device = device};
 	struct path path = {AT_FDCWD, name};
 
-	return (int)(is_of_task(name) ? call_guarded(&path, NULL, call_mknod, &node)
-				      : call_mknod(&path, NULL, false, &node));
+	return (int)(is_of_task(name) ? call_as_owner(&path, NULL, call_mknod, &node)
+				      : call_mknod(&path, NULL, &node));
 }
 
-static long call_symlink(const struct path *path, const struct path *unused, bool is_walked,
-			 const void *data)
+static long call_symlink(const struct path *path, const struct path *unused, const void *data)
 {
 	(void)unused;
-	(void)is_walked;
 	return syscall(SYS_symlinkat, data, path->fd, path->name);
 }
 
@@ -529,8 +411,8 @@ int guard_symlink(const char *target, const char *name)
 {
 	struct path path = {AT_FDCWD, name};
 
-	return (int)(is_of_task(name) ? call_guarded(&path, NULL, call_symlink, target)
-				      : call_symlink(&path, NULL, false, target));
+	return (int)(is_of_task(name) ? call_as_owner(&path, NULL, call_symlink, target)
+				      : call_symlink(&path, NULL, target));
 }
 
 /* ---- deleted files and sockets: owners, modes and times ---- */
@@ -541,14 +423,12 @@ struct ids {
 	int flags;
 };
 
-static long call_chown(const struct path *path, const struct path *unused, bool is_walked,
-		       const void *data)
+static long call_chown(const struct path *path, const struct path *unused, const void *data)
 {
 	const struct ids *ids = data;
 
 	(void)unused;
-	return syscall(SYS_fchownat, path->fd, path->name, ids->uid, ids->gid,
-		       ids->flags | (is_walked ? AT_SYMLINK_NOFOLLOW : 0));
+	return syscall(SYS_fchownat, path->fd, path->name, ids->uid, ids->gid, ids->flags);
 }
 
 static int chown_guarded(int fd, const char *name, uid_t uid, gid_t gid, int flags)
@@ -556,8 +436,8 @@ static int chown_guarded(int fd, const char *name, uid_t uid, gid_t gid, int fla
 	struct ids ids = {.uid = uid, .gid = gid, .flags = flags};
 	struct path path = {fd, name};
 
-	return (int)(is_guarded(fd, name) ? call_guarded(&path, NULL, call_chown, &ids)
-					  : call_chown(&path, NULL, false, &ids));
+	return (int)(is_guarded(fd, name) ? call_as_owner(&path, NULL, call_chown, &ids)
+					  : call_chown(&path, NULL, &ids));
 }
 
 int guard_fchownat(int fd, const char *path, uid_t uid, gid_t gid, int flags) CALL("fchownat");
@@ -578,18 +458,9 @@ int guard_lchown(const char *path, uid_t uid, gid_t gid)
 	return chown_guarded(AT_FDCWD, path, uid, gid, AT_SYMLINK_NOFOLLOW);
 }
 
-/* A link has no mode; so one that was walked to is refused. */
-static long call_chmod(const struct path *path, const struct path *unused, bool is_walked,
-		       const void *data)
+static long call_chmod(const struct path *path, const struct path *unused, const void *data)
 {
-	struct stat stat;
-
 	(void)unused;
-	if (is_walked && (fstatat(path->fd, path->name, &stat, AT_SYMLINK_NOFOLLOW) < 0 ||
-			  S_ISLNK(stat.st_mode))) {
-		errno = EACCES;
-		return -1;
-	}
 	return syscall(SYS_fchmodat, path->fd, path->name, *(const mode_t *)data);
 }
 
@@ -597,8 +468,8 @@ static int chmod_guarded(int fd, const char *name, mode_t mode)
 {
 	struct path path = {fd, name};
 
-	return (int)(is_guarded(fd, name) ? call_guarded(&path, NULL, call_chmod, &mode)
-					  : call_chmod(&path, NULL, false, &mode));
+	return (int)(is_guarded(fd, name) ? call_as_owner(&path, NULL, call_chmod, &mode)
+					  : call_chmod(&path, NULL, &mode));
 }
 
 int guard_fchmodat(int fd, const char *path, mode_t mode, int flags) CALL("fchmodat");
@@ -624,11 +495,9 @@ int guard_chmod(const char *path, mode_t mode)
 	return chmod_guarded(AT_FDCWD, path, mode);
 }
 
-static long call_utimes(const struct path *path, const struct path *unused, bool is_walked,
-			const void *data)
+static long call_utimes(const struct path *path, const struct path *unused, const void *data)
 {
 	(void)unused;
-	(void)is_walked;
 	return syscall(SYS_utimensat, path->fd, path->name, data, AT_SYMLINK_NOFOLLOW);
 }
 
@@ -640,106 +509,18 @@ int guard_lutimes(const char *name, const struct timeval times[2])
 
 	for (size_t i = 0; times && i < 2; i++)
 		exact[i] = (struct timespec){times[i].tv_sec, times[i].tv_usec * 1000};
-	return (int)(is_of_task(name) ? call_guarded(&path, NULL, call_utimes, times ? exact : NULL)
-				      : call_utimes(&path, NULL, false, times ? exact : NULL));
+	return (int)(is_of_task(name)
+			     ? call_as_owner(&path, NULL, call_utimes, times ? exact : NULL)
+			     : call_utimes(&path, NULL, times ? exact : NULL));
 }
 
-/* ---- unix sockets with names in the file system ---- */
+/* ---- the directory of a unix socket, and watches ---- */
 
-struct socket {
-	int fd;
-	long call; /* SYS_bind or SYS_connect */
-	const struct sockaddr *address;
-	socklen_t bytes;
-};
-
-/* The same call to a name in a directory that was walked to, through /proc. */
-static long call_socket_walked(const struct path *path, const struct socket *socket)
+static long call_chdir(const struct path *path, const struct path *unused, const void *data)
 {
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	int target = -1, length;
-	long result;
-
-	if (socket->call == SYS_connect) {
-		target = open_raw(path->fd, path->name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
-		if (target < 0)
-			return -1;
-		length = snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d",
-				  target);
-	} else {
-		length = snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/%s",
-				  path->fd, path->name);
-	}
-	if (length >= (int)sizeof(address.sun_path)) {
-		errno = ENAMETOOLONG;
-		return -1;
-	}
-	result = syscall(socket->call, socket->fd, &address, sizeof(address));
-	if (target >= 0)
-		close(target);
-	return result;
-}
-
-static long call_socket(const struct path *path, const struct path *unused, bool is_walked,
-			const void *data)
-{
-	const struct socket *socket = data;
-
-	(void)unused;
-	if (is_walked)
-		return call_socket_walked(path, socket);
-	return syscall(socket->call, socket->fd, socket->address, socket->bytes);
-}
-
-/* As bind(2) or connect(2), with the rights of the owner if the address is a path. */
-static int socket_guarded(const struct socket *socket)
-{
-	const struct sockaddr_un *address = (const struct sockaddr_un *)socket->address;
-	size_t start = offsetof(struct sockaddr_un, sun_path);
-	char name[sizeof(address->sun_path) + 1] = "";
-	struct path path = {AT_FDCWD, name};
-	size_t length;
-
-	if (!address || socket->bytes <= start || address->sun_family != AF_UNIX ||
-	    !*address->sun_path)
-		return (int)call_socket(&path, NULL, false, socket);
-	length = socket->bytes - start;
-	if (length >= sizeof(name))
-		length = sizeof(name) - 1;
-	memcpy(name, address->sun_path, length);
-	return (int)(is_of_task(name) ? call_guarded(&path, NULL, call_socket, socket)
-				      : call_socket(&path, NULL, false, socket));
-}
-
-int gcr_guard_bind(int fd, const struct sockaddr *address, socklen_t bytes)
-{
-	return socket_guarded(&(struct socket){fd, SYS_bind, address, bytes});
-}
-
-int guard_connect(int fd, const struct sockaddr *address, socklen_t bytes) CALL("connect");
-int guard_connect(int fd, const struct sockaddr *address, socklen_t bytes)
-{
-	return socket_guarded(&(struct socket){fd, SYS_connect, address, bytes});
-}
-
-static long call_chdir(const struct path *path, const struct path *unused, bool is_walked,
-		       const void *data)
-{
-	int fd, number;
-	long result;
-
 	(void)unused;
 	(void)data;
-	if (!is_walked)
-		return syscall(SYS_chdir, path->name);
-	fd = open_raw(path->fd, path->name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
-	if (fd < 0)
-		return -1;
-	result = syscall(SYS_fchdir, fd);
-	number = errno;
-	close(fd);
-	errno = number;
-	return result;
+	return syscall(SYS_chdir, path->name);
 }
 
 /* The directory to which the name of a socket is relative. */
@@ -751,24 +532,21 @@ int guard_chdir(const char *name)
 	bool is_work = gcr_guard_has_owner() && gcr_guard_is_criu() &&
 		       begins_with(name, "/proc/self/fd/");
 
-	return (int)(is_guarded_here(name) && !is_work ? call_guarded(&path, NULL, call_chdir, NULL)
-						       : call_chdir(&path, NULL, false, NULL));
+	return (int)(is_guarded_here(name) && !is_work
+			     ? call_as_owner(&path, NULL, call_chdir, NULL)
+			     : call_chdir(&path, NULL, NULL));
 }
-
-/* ---- watches ---- */
 
 struct watch {
 	int fd;
 	uint32_t mask;
 };
 
-static long call_watch(const struct path *path, const struct path *unused, bool is_walked,
-		       const void *data)
+static long call_watch(const struct path *path, const struct path *unused, const void *data)
 {
 	const struct watch *watch = data;
 
 	(void)unused;
-	(void)is_walked;
 	return syscall(SYS_inotify_add_watch, watch->fd, path->name, watch->mask);
 }
 
@@ -780,5 +558,5 @@ int guard_inotify_add_watch(int fd, const char *name, uint32_t mask)
 	struct path path = {AT_FDCWD, name};
 
 	return (int)(gcr_guard_has_owner() ? call_as_owner(&path, NULL, call_watch, &watch)
-					   : call_watch(&path, NULL, false, &watch));
+					   : call_watch(&path, NULL, &watch));
 }

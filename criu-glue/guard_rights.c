@@ -149,28 +149,26 @@ static int set_capabilities(const struct __user_cap_data_struct *capabilities)
 	return (int)syscall(SYS_capset, &header, capabilities);
 }
 
-/* Sets the user and group for files. 0, -1. */
-static int set_file_ids(uid_t uid, gid_t gid)
+/*
+ * Sets the thread's effective user and group, and so those for files. The real and the saved ones
+ * stay, so that these can be had back. 0, -1.
+ */
+static int set_effective_ids(uid_t uid, gid_t gid)
 {
-	syscall(SYS_setfsgid, gid);
-	syscall(SYS_setfsuid, uid);
-	/* These calls report no failure, but the id before; -1 is none that could be set. */
-	if ((uid_t)syscall(SYS_setfsuid, -1) == uid && (gid_t)syscall(SYS_setfsgid, -1) == gid)
-		return 0;
-	errno = EPERM;
-	return -1;
+	return syscall(SYS_setresgid, -1, gid, -1) < 0 || syscall(SYS_setresuid, -1, uid, -1) < 0
+		       ? -1
+		       : 0;
 }
 
 void gcr_guard_end(const struct gcr_guard_saved *saved)
 {
 	int number = errno;
 
-	/* The capabilities come first, as the other calls need them; a change of user takes some.
-	 */
-	if (set_capabilities(saved->capabilities) < 0 ||
-	    set_file_ids(owner.own_uid, owner.own_gid) < 0 ||
-	    syscall(SYS_setgroups, owner.own_groups_count, owner.own_groups) < 0 ||
-	    set_capabilities(saved->capabilities) < 0)
+	/* The user comes first: the kernel gives the capabilities back with it. */
+	if (syscall(SYS_setresuid, -1, owner.own_uid, -1) < 0 ||
+	    set_capabilities(saved->capabilities) < 0 ||
+	    syscall(SYS_setresgid, -1, owner.own_gid, -1) < 0 ||
+	    syscall(SYS_setgroups, owner.own_groups_count, owner.own_groups) < 0)
 		_exit(1);
 	/* The kernel resets these two with the user. */
 	if (saved->dumpable == 1)
@@ -197,7 +195,7 @@ int gcr_guard_begin(struct gcr_guard_saved *saved)
 	for (unsigned int i = 0; i < _LINUX_CAPABILITY_U32S_3; i++)
 		few[i].effective = few[i].permitted & (uint32_t)(owner.capabilities >> (32 * i));
 	if (syscall(SYS_setgroups, owner.groups_count, owner.groups) == 0 &&
-	    set_file_ids(owner.uid, owner.gid) == 0 && set_capabilities(few) == 0)
+	    set_effective_ids(owner.uid, owner.gid) == 0 && set_capabilities(few) == 0)
 		return 0;
 	gcr_guard_end(saved);
 	return -1;

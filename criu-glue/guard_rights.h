@@ -25,7 +25,7 @@ bool gcr_guard_is_criu(void);
 bool gcr_guard_has_our_mounts(void);
 
 /*
- * Gives the calling thread the owner's rights to files. *saved is for gcr_guard_end(). 0; -1 and
+ * Gives the calling thread the owner's effective ids and groups. *saved is for gcr_guard_end(). 0; -1 and
  * errno: the thread has the rights that it had.
  */
 int gcr_guard_begin(struct gcr_guard_saved *saved);

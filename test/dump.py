@@ -180,6 +180,9 @@ class Program:
 
         with open(f'{self.path}.out', 'a', encoding='utf-8') as out, \
                 open(f'{self.path}.err', 'a', encoding='utf-8') as err:
+            if uid is not None:  # who has to be able to open them when it is restored
+                for file in out, err:
+                    os.fchown(file.fileno(), uid, -1)
             self.popen = subprocess.Popen(
                 program + [str(argument) for argument in arguments],
                 stdin=stdin or subprocess.DEVNULL, stdout=out, stderr=err, cwd='/',

@@ -17,6 +17,7 @@
 #include "fs/process/scan.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/procfs.h"
 
 /*
  * How long a daemon that is to stop waits for the driver's answer; the next daemon continues from
@@ -142,19 +143,22 @@ static bool is_dying(struct gcr_drive *drive, const struct gcr_result *answer)
 }
 
 /*
- * Has the process replaced its program by execve(2)? Each process with a snapshot had the library's
- * page in its memory, and has it in no other program. A page that cannot be looked for may be
- * there.
+ * Has the process replaced its program by execve(2)? Each process that was frozen here with a
+ * snapshot had the library's page in its memory, and has it in no other program. A page that cannot
+ * be looked for may be there: the maps of a process whose main thread has ended are empty, for
+ * example.
  */
 static bool has_other_program(struct gcr_process *process)
 {
+	struct gcr_proc_status status;
 	struct gcr_page_facts unused;
 	bool had_page;
 
 	pthread_mutex_lock(&process->lock);
-	had_page = process->snapshot && !process->link;
+	had_page = process->snapshot && !process->link && !process->is_restored;
 	pthread_mutex_unlock(&process->lock);
-	return had_page && gcr_link_facts_unconnected(process, &unused) == -ENOTCONN;
+	return had_page && gcr_link_facts_unconnected(process, &unused) == -ENOTCONN &&
+	       !gcr_proc_status(process->pid, &status) && status.has_memory;
 }
 
 /*

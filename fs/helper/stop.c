@@ -22,6 +22,7 @@
 
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 #include "lib/procfs.h"
 #include "lib/thread_name.h"
 
@@ -52,9 +53,11 @@ struct tracee {
 
 struct gcr_stop {
 	pid_t pid;
-	int pidfd; /* the caller's, not used once `done` is posted */
+	int pidfd; /* the caller's, not used once the stop is done */
 	pthread_t thread;
-	sem_t done;    /* all threads are stopped, or the stop has failed */
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool is_done;  /* all threads are stopped, or the stop has failed; guarded by `lock` */
 	sem_t release; /* posted to let the threads go */
 	int result;
 	struct gcr_error error;
@@ -371,7 +374,10 @@ static void *run(void *argument)
 				       "its threads are still stopped on behalf of a daemon that "
 				       "has died");
 	stop->result = result;
-	sem_post(&stop->done);
+	pthread_mutex_lock(&stop->lock);
+	stop->is_done = true;
+	pthread_cond_signal(&stop->changed);
+	pthread_mutex_unlock(&stop->lock);
 	while (!stop->result && sem_wait(&stop->release) < 0)
 		;
 	let_go(stop);
@@ -383,7 +389,8 @@ static void destroy(struct gcr_stop *stop)
 	if (!stop)
 		return;
 	sem_destroy(&stop->release);
-	sem_destroy(&stop->done);
+	pthread_cond_destroy(&stop->changed);
+	pthread_mutex_destroy(&stop->lock);
 	free(stop->tracees);
 	free(stop);
 }
@@ -414,13 +421,14 @@ static void reap_dead(const struct gcr_stop *stop)
 
 static void wait_done(struct gcr_stop *stop)
 {
-	for (;;) {
-		struct timespec until = gcr_clock_timespec(gcr_clock_usec() + REAP_INTERVAL_USEC);
-
-		if (sem_clockwait(&stop->done, CLOCK_MONOTONIC, &until) == 0)
-			return;
-		if (errno == ETIMEDOUT)
-			reap_dead(stop);
+	GCR_LOCK_SCOPE(&stop->lock);
+	while (!stop->is_done) {
+		if (!gcr_cond_wait_until(&stop->changed, &stop->lock,
+					 gcr_clock_usec() + REAP_INTERVAL_USEC))
+			continue;
+		pthread_mutex_unlock(&stop->lock);
+		reap_dead(stop);
+		pthread_mutex_lock(&stop->lock);
 	}
 }
 
@@ -433,7 +441,8 @@ int gcr_stop_begin(pid_t pid, int pidfd, struct gcr_stop **ret_stop, struct gcr_
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	stop->pid = pid;
 	stop->pidfd = pidfd;
-	sem_init(&stop->done, 0, 0);
+	pthread_mutex_init(&stop->lock, NULL);
+	pthread_cond_init(&stop->changed, NULL);
 	sem_init(&stop->release, 0, 0);
 	result = -pthread_create(&stop->thread, NULL, run, stop);
 	if (result < 0)

@@ -331,7 +331,8 @@ static int launch(struct gcr_restore *restore)
 static bool same_way(const struct gcr_command *left, const struct gcr_command *right)
 {
 	return left->new_pids == right->new_pids && left->restored == right->restored &&
-	       left->unverified == right->unverified && !strcmp(left->stdio, right->stdio) &&
+	       left->unverified == right->unverified && left->trusted == right->trusted &&
+	       !strcmp(left->stdio, right->stdio) &&
 	       left->gpu_pairs_count == right->gpu_pairs_count &&
 	       !memcmp(left->gpu_pairs, right->gpu_pairs, sizeof(left->gpu_pairs));
 }

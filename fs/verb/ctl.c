@@ -23,16 +23,16 @@ struct word {
 };
 
 static const struct gcr_command_option options[] = {
-	{GCR_VERB_FREEZE, "data", NULL},     {GCR_VERB_FREEZE, "park", NULL},
-	{GCR_VERB_FREEZE, "unseen", NULL},   {GCR_VERB_DUMP, "unseen", NULL},
-	{GCR_VERB_FREEZE, "timeout", "SEC"}, {GCR_VERB_THAW, "timeout", "SEC"},
-	{GCR_VERB_THAW, "gpu", "OLD:NEW"},   {GCR_VERB_THAW, "unverified", NULL},
-	{GCR_VERB_THAW, "pid", "new|PID"},   {GCR_VERB_THAW, "stdio", "PATH"},
-	{GCR_VERB_THAW, "swap", "PID"},	     {GCR_VERB_THAW, "data", NULL},
-	{GCR_VERB_DUMP, "timeout", "SEC"},   {GCR_VERB_DUMP, "leave", NULL},
-	{GCR_VERB_DUMP, "name", "NAME"},     {GCR_VERB_DUMP, "tcp", "close|keep"},
-	{GCR_VERB_DUMP, "supervised", NULL}, {GCR_VERB_PACK, "timeout", "SEC"},
-	{GCR_VERB_UNPACK, "timeout", "SEC"},
+	{GCR_VERB_FREEZE, "data", NULL},      {GCR_VERB_FREEZE, "park", NULL},
+	{GCR_VERB_FREEZE, "unseen", NULL},    {GCR_VERB_DUMP, "unseen", NULL},
+	{GCR_VERB_FREEZE, "timeout", "SEC"},  {GCR_VERB_THAW, "timeout", "SEC"},
+	{GCR_VERB_THAW, "gpu", "OLD:NEW"},    {GCR_VERB_THAW, "unverified", NULL},
+	{GCR_VERB_THAW, "pid", "new|PID"},    {GCR_VERB_THAW, "stdio", "PATH"},
+	{GCR_VERB_THAW, "swap", "PID"},	      {GCR_VERB_THAW, "data", NULL},
+	{GCR_VERB_THAW, "trusted", NULL},     {GCR_VERB_DUMP, "timeout", "SEC"},
+	{GCR_VERB_DUMP, "leave", NULL},	      {GCR_VERB_DUMP, "name", "NAME"},
+	{GCR_VERB_DUMP, "tcp", "close|keep"}, {GCR_VERB_DUMP, "supervised", NULL},
+	{GCR_VERB_PACK, "timeout", "SEC"},    {GCR_VERB_UNPACK, "timeout", "SEC"},
 };
 
 const struct gcr_command_option *gcr_command_options(size_t *ret_count)
@@ -189,9 +189,10 @@ static bool *find_flag(struct gcr_command *command, const char *key)
 		const char *key;
 		bool *flag;
 	} flags[] = {
-		{"data", &command->data},     {"park", &command->park},
-		{"unseen", &command->unseen}, {"unverified", &command->unverified},
-		{"leave", &command->leave},   {"supervised", &command->supervised},
+		{"data", &command->data},	{"park", &command->park},
+		{"unseen", &command->unseen},	{"unverified", &command->unverified},
+		{"leave", &command->leave},	{"supervised", &command->supervised},
+		{"trusted", &command->trusted},
 	};
 
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(flags); i++)

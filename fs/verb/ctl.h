@@ -49,6 +49,7 @@ struct gcr_command {
 	struct gcr_rights rights; /* of the users who opened and wrote the file */
 
 	bool unverified; /* `unverified` of thaw: ignore digests that differ */
+	bool trusted;	 /* `trusted` of thaw: CRIU opens the files of a dumped tree as root */
 	bool new_pids;	 /* `pid=new` of thaw: in a pid namespace of its own */
 	pid_t restored;	 /* `pid=N`: process restored by a foreign CRIU; 0: not given */
 	pid_t swap;	 /* `swap=PID`: the process to freeze at the same time; 0: not given */

@@ -159,8 +159,10 @@ int gcr_task_commit(struct gcr_task *task)
 		pthread_cond_broadcast(&operation->job.changed);
 	}
 	while (!operation->job.is_committed && !operation->job.stop)
+		/* Another task may have extended the deadline during the wait. */
 		if (gcr_cond_wait_until(&operation->job.changed, &operation->job.lock,
-					operation->job.deadline_usec) < 0)
+					operation->job.deadline_usec) < 0 &&
+		    gcr_clock_usec() >= operation->job.deadline_usec)
 			gcr_job_stop_locked(&operation->job, ETIMEDOUT);
 	reason = operation->job.is_committed ? 0 : operation->job.stop;
 	pthread_mutex_unlock(&operation->job.lock);

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Root thaws the program of a user, who changes directories of its files under CRIU's hands: CRIU
-opens, makes and removes files with the rights of the program's owner. What root alone can have put
-at a path is opened for the program, as root once did."""
+opens, makes and removes files, and makes sockets, with the rights of the program's owner."""
 import contextlib
 import os
 import socket
 import stat
+import struct
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -18,6 +18,7 @@ from test_restore_whose import HAS_RESOURCE, share_gpu, users_program
 
 FD = 77
 IN_CLOSE_NOWRITE = 0x10
+SYS_PIDFD_GETFD = 438
 WORDS = 'root keeps this to itself'
 
 # Stands for CRIU: CRIU with one more library, before the daemon's.
@@ -193,6 +194,9 @@ def test_tree_of_several():
         root = dump.Program(machine, name='root', command=[
             'sh', '-c', f'(exec 9<>{users}/d/f; exec {user} {demo}) & wait'])
         one = dump.Program.below(root, 'member').wait_ready()
+        for program in root, one:  # root's, which are opened with the rights of the user
+            for suffix in 'out', 'err':
+                os.chmod(f'{program.path}.{suffix}', 0o666)
         machine.must(root.root, 'dump name=users')
         one.wait_gone()
         with swapper(f'{users}/d', secret):
@@ -267,23 +271,62 @@ def test_current_directory():
 
 
 def test_of_roots():
-    """What root has opened for the program, in a directory of root's, and by no link."""
+    """What root has opened for the program is opened for no other than a trusted one: the images say
+    how it was open, and those who write them ask the program."""
     with machines() as (machine, secret, _):
         os.chmod(f'{secret}/f', 0o644)
         fds = [os.open(f'{secret}/f', os.O_RDWR)]
         os.set_inheritable(fds[0], True)
         one = dumped(machine, lambda: keep(fds[0]))
         os.close(fds[0])
-        os.chmod(secret, 0o777)
-        refused(machine, one, 'others than root can change its path')
-        os.chmod(secret, 0o755)
-        os.rename(secret, f'{secret}.old')
-        os.symlink(f'{secret}.old', secret)
-        refused(machine, one, 'others than root can change its path')
-        os.unlink(secret)
-        os.rename(f'{secret}.old', secret)
-        restore.thaws(machine, one, 'users')
+        refused(machine, one, 'may not open one of its files (thaw trusted opens them as root)')
+        machine.must('users', 'thaw trusted')
+        one.wait_ticks()
         equal(link_of(one), f'{secret}/f')
+
+
+def peer_of(fd):
+    """The ids of the other end of a socket, as the kernel tells them."""
+    return struct.unpack('3i', fd.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1:]
+
+
+def test_sockets_are_the_users():
+    """Nobody takes a restored program for root because CRIU, which is root, has made its sockets."""
+    with machines() as (machine, _, users):
+        def prepare():
+            with socket.socket(socket.AF_UNIX) as listening:
+                listening.bind(f'{users}/socket')
+                listening.listen()
+                keep(listening.detach())
+            os.chmod(f'{users}/socket', 0o777)
+            for number, end in enumerate(socket.socketpair()):
+                os.dup2(end.detach(), FD + 1 + number)
+                os.set_inheritable(FD + 1 + number, True)
+
+        def peers(pid, listening):
+            found = []
+            if listening:
+                with socket.socket(socket.AF_UNIX) as one:
+                    one.connect(f'{users}/socket')
+                    found.append(peer_of(one))
+            pidfd = os.pidfd_open(pid)
+            for number in FD + 1, FD + 2:
+                fd = LIBC.syscall(SYS_PIDFD_GETFD, pidfd, number, 0)
+                check(fd >= 0, 'pidfd_getfd')
+                with socket.socket(fileno=fd) as end:
+                    found.append(peer_of(end))
+            os.close(pidfd)
+            return found
+
+        one = users_program(machine, prepare=prepare)
+        # Nobody accepts a connection, and CRIU dumps none that waits for that.
+        equal(peers(one.pid, False), [(NOBODY, NOBODY)] * 2)
+        equal(machine.writer(one.pid, 'dump name=users', uid=NOBODY).result(), 'ok',
+              machine.error(one.pid))
+        one.wait_gone()
+        machine.must('users', 'thaw')
+        one.wait_ticks()
+        equal(peers(one.pid, True), [(NOBODY, NOBODY)] * 3)
 
 
 def test_own_without_rights():

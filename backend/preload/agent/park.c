@@ -59,9 +59,12 @@ void gcr_park_wait(uint32_t limit_ms)
 	static const struct timespec nap = {.tv_nsec = NAP_MSEC * 1000000};
 	struct gcr_page *page = gcr_gate_page();
 	uint64_t before = start_ticks();
+	bool was_restored = false;
 
-	for (uint32_t waited_ms = 0; waited_ms < limit_ms && !is_restored(before);
-	     waited_ms += NAP_MSEC) {
+	for (uint32_t waited_ms = 0; waited_ms < limit_ms; waited_ms += NAP_MSEC) {
+		was_restored |= is_restored(before);
+		if (was_restored)
+			break;
 		if (page && !__atomic_load_n(&page->is_parked, __ATOMIC_SEQ_CST))
 			break;
 		nanosleep(&nap, NULL);
@@ -70,7 +73,7 @@ void gcr_park_wait(uint32_t limit_ms)
 	 * Check again: CRIU may have stopped the process during the last check, and a daemon may
 	 * have ended the parking since.
 	 */
-	if (is_restored(before)) {
+	if (was_restored || is_restored(before)) {
 		gcr_gate_restored();
 		gcr_wakeup_restored();
 		gcr_connection_prepare();

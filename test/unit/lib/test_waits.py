@@ -9,7 +9,7 @@ import sys
 # Each takes a deadline of CLOCK_REALTIME. A condition waits with gcr_cond_wait_until().
 WALL_CLOCK = {'pthread_cond_timedwait', 'sem_timedwait', 'pthread_mutex_timedlock', 'pthread_timedjoin_np',
               'pthread_rwlock_timedrdlock', 'pthread_rwlock_timedwrlock', 'mq_timedreceive', 'mq_timedsend'}
-MONOTONIC = {'pthread_cond_clockwait', 'sem_clockwait', 'pthread_clockjoin_np'}
+MONOTONIC = {'pthread_cond_clockwait', 'pthread_clockjoin_np'}
 
 
 def calls_of(program):

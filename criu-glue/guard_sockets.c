@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The sockets of a restored program, in CRIU, and the process that gets the signals of a
+ * descriptor. The kernel tells the other end of a unix socket with whose effective ids it was made,
+ * listened to or connected: with CRIU's own, root's, a program of an ordinary user could pass for
+ * root. So the processes of the tree that CRIU makes use sockets with the rights of the tree's
+ * owner. CRIU itself is unaffected.
+ */
+#include "criu-glue/guard.h"
+#include "criu-glue/guard_rights.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* A system call and its arguments. */
+struct call {
+	long number;
+	long arguments[4];
+};
+
+static int make(const struct call *call)
+{
+	return (int)syscall(call->number, call->arguments[0], call->arguments[1],
+			    call->arguments[2], call->arguments[3]);
+}
+
+/* Makes the call, as the owner in a process of the tree. The result is the call's. */
+static int make_guarded(const struct call *call)
+{
+	struct gcr_guard_saved saved;
+	int result;
+
+	if (!gcr_guard_has_owner() || gcr_guard_is_criu())
+		return make(call);
+	if (gcr_guard_begin(&saved) < 0)
+		return -1;
+	result = make(call);
+	gcr_guard_end(&saved);
+	return result;
+}
+
+/* Is the address one of a unix socket, whether it has a name in the file system or not? */
+static bool is_unix(const struct sockaddr *address, socklen_t bytes)
+{
+	return address && bytes >= sizeof(address->sa_family) && address->sa_family == AF_UNIX;
+}
+
+/* Connections of other kinds are made anew in a mode that only root may use. */
+static int address_guarded(long number, int fd, const struct sockaddr *address, socklen_t bytes)
+{
+	const struct call call = {number, {fd, (long)address, (long)bytes}};
+
+	return is_unix(address, bytes) ? make_guarded(&call) : make(&call);
+}
+
+int gcr_guard_bind(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+	return address_guarded(SYS_bind, fd, address, bytes);
+}
+
+int gcr_guard_listen(int fd, int backlog)
+{
+	return make_guarded(&(struct call){SYS_listen, {fd, backlog}});
+}
+
+GCR_GUARD_EXPORT int connect(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+	return address_guarded(SYS_connect, fd, address, bytes);
+}
+
+GCR_GUARD_EXPORT int socket(int domain, int type, int protocol)
+{
+	return make_guarded(&(struct call){SYS_socket, {domain, type, protocol}});
+}
+
+GCR_GUARD_EXPORT int socketpair(int domain, int type, int protocol, int fds[2])
+{
+	return make_guarded(&(struct call){SYS_socketpair, {domain, type, protocol, (long)fds}});
+}
+
+/* ---- who gets the signals of a descriptor ---- */
+
+/*
+ * The kernel sends them with the ids that the process has at this call. CRIU takes on those in its
+ * images, which the program itself has told. False: they are not the owner's.
+ */
+static bool may_own(void)
+{
+	uid_t real, effective, saved;
+
+	return !gcr_guard_has_owner() ||
+	       (getresuid(&real, &effective, &saved) == 0 && real == gcr_guard_owner() &&
+		effective == gcr_guard_owner());
+}
+
+static int fcntl_guarded(int fd, int command, va_list *arguments)
+{
+	static int (*real)(int fd, int command, ...);
+	long argument = va_arg(*arguments, long);
+
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "fcntl64");
+	if (!real) {
+		errno = ENOSYS;
+		return -1;
+	}
+	if ((command == F_SETOWN || command == F_SETOWN_EX) && !may_own()) {
+		errno = EPERM;
+		return -1;
+	}
+	return real(fd, command, argument);
+}
+
+#define DEFINE_FCNTL(function, name)                                           \
+	int function(int fd, int command, ...) __asm__(name) GCR_GUARD_EXPORT; \
+	int function(int fd, int command, ...)                                 \
+	{                                                                      \
+		va_list arguments;                                             \
+		int result;                                                    \
+                                                                               \
+		va_start(arguments, command);                                  \
+		result = fcntl_guarded(fd, command, &arguments);               \
+		va_end(arguments);                                             \
+		return result;                                                 \
+	}
+
+DEFINE_FCNTL(guard_fcntl, "fcntl")
+DEFINE_FCNTL(guard_fcntl64, "fcntl64")
