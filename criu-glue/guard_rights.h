@@ -25,8 +25,8 @@ bool gcr_guard_is_criu(void);
 bool gcr_guard_has_our_mounts(void);
 
 /*
- * Gives the calling thread the owner's effective ids and groups. *saved is for gcr_guard_end(). 0; -1 and
- * errno: the thread has the rights that it had.
+ * Gives the calling thread the owner's effective ids and groups. *saved is for gcr_guard_end(). 0;
+ * -1 and errno: the thread has the rights that it had.
  */
 int gcr_guard_begin(struct gcr_guard_saved *saved);
 /* Gives the calling thread its own rights back, or ends the process. errno does not change. */
