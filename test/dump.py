@@ -41,8 +41,10 @@ hooked() {{
     done
     exec {real} "$@"
 }}
+# Once its pid is there, the next one may get another mode.
+mode=$(cat "$here/mode")
 echo $$ > "$here/pid.new"; mv "$here/pid.new" "$here/pid"
-case $(cat "$here/mode") in
+case $mode in
 fail) echo 'Error (criu/cr-dump.c:1): it was told to fail'; exit 1 ;;
 nothing) exit 0 ;;
 killed) kill -KILL $$ ;;

@@ -162,15 +162,19 @@ static struct gcr_link *current(struct gcr_process *process)
 	return link;
 }
 
+/* Has the library closed its end? The loop hears of that a moment later, on a busy machine. */
+static bool has_ended(const struct gcr_link *link)
+{
+	struct pollfd end = {.fd = link->fd, .events = POLLRDHUP};
+
+	return poll(&end, 1, 0) != 0;
+}
+
 bool gcr_link_is_live(struct gcr_process *process)
 {
 	_cleanup_(gcr_link_unref_cleanup) struct gcr_link *link = current(process);
-	struct pollfd end = {.events = POLLRDHUP};
 
-	if (!link)
-		return false;
-	end.fd = link->fd;
-	return poll(&end, 1, 0) == 0;
+	return link && !has_ended(link);
 }
 
 /* Reads the page of the link's library, and keeps the contents for gcr_link_last_facts(). */
@@ -325,6 +329,8 @@ static int try_take(struct gcr_process *process, struct gcr_link **ret_link)
 		result = -ENOTCONN;
 	else if (link->taken)
 		result = -EBUSY;
+	else if (has_ended(link))
+		result = -ENOTCONN;
 	else
 		link->taken = true;
 	pthread_mutex_unlock(&link->lock);

@@ -56,6 +56,28 @@ def test_while_nobody_serves():
             demo.wait_ticks()
 
 
+def test_driver_knows_it_no_more_and_nobody_serves():
+    """Its maps are empty, as those of no program are: it has not replaced its program, and keeps its
+    bytes."""
+    same_for_both('what the driver knows of a process')
+    with Machine(vmm=True) as machine:
+        demo, end = start(machine)
+        machine.must(demo.pid, 'freeze')
+        machine.stop(signal.SIGKILL)
+        end_main_thread(demo, end)
+        # Its library does not connect to the next daemon, which finds no page.
+        os.kill(demo.pid, signal.SIGSTOP)
+        machine.faults('cuCheckpointProcessGetState where=caller error=3 times=1000')
+        machine.start()
+        machine.wait_status(demo.pid, 'verb', '-')
+        check(machine.write(demo.pid, 'thaw timeout=2') != 'ok', 'it was to fail')
+        equal(machine.state(demo.pid), 'frozen')
+        machine.faults()
+        os.kill(demo.pid, signal.SIGCONT)
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
 def test_thread_ends_as_the_driver_looks():
     """The driver is asked by another thread: to it, an id that nobody has is an error like any other."""
     same_for_both('by which thread the driver finds a process')

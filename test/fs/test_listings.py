@@ -314,6 +314,7 @@ def test_look_ups_of_unknown():
               f'all of {len(codes)} processes were looked at; others waited {max(times):.2f} s')
         # He is not shut out of what is listed.
         demo = machine.ready_demo(uid=NOBODY)
+        wait_for(lambda: demo.pid in machine.pids(), 'it to be listed')
         text, _ = as_user(NOBODY, ['cat', machine.path(demo.pid, 'status')])
         check('running' in text, text)
 

@@ -489,6 +489,7 @@ static void test_handle_is_reused(void)
 	CHECK(gcr_captures_open());
 	CHECK(cuStreamEndCapture(other_stream, &graph) == CUDA_SUCCESS);
 	CHECK(!gcr_captures_open());
+	CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
 }
 
 static const struct gate_test tests[] = {

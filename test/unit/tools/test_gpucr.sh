@@ -272,7 +272,7 @@ freeze p:park
 freeze "":data park timeout= unseen 123 456
 dump t:tcp=close tcp=keep timeout=
 dump leave 1:123
-thaw t:timeout= training-789-12345
+thaw t:timeout= trusted training-789-12345
 thaw 4:456
 thaw s:stdio= swap=
 drop "":host2 training-789-12345
