@@ -192,8 +192,8 @@ static const char *find_difference(const struct gcr_image_creds *image,
 static int fail_ended(pid_t number, struct gcr_error *error)
 {
 	return gcr_error_set(error, EBUSY,
-			     "process or thread %d of the tree has ended since CRIU dumped it, and "
-			     "nobody knows with which rights it ran: write dump again",
+			     "process or thread %d of the tree has ended since CRIU dumped it, so "
+			     "its rights cannot be checked any more: write dump again",
 			     (int)number);
 }
 

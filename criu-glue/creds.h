@@ -18,8 +18,8 @@
  * stopped. Each thread that CRIU has dumped alive must be a thread of these processes, alive, with
  * the same user ids, group ids, groups, capabilities and no_new_privs. The caller makes sure that
  * the pids have been these processes' all the time. Errors, with a message: -EPERM: an image says
- * something else than the kernel; -EBUSY: a process has ended since CRIU dumped it, so nobody knows
- * with which rights it ran; -EIO: an image is damaged; -ENOMEM, and errors of /proc.
+ * something else than the kernel; -EBUSY: a process has ended since CRIU dumped it, so its rights
+ * cannot be checked any more; -EIO: an image is damaged; -ENOMEM, and errors of /proc.
  */
 int gcr_criu_check_creds(int images_fd, const pid_t *pids, size_t count, struct gcr_error *error);
 

@@ -2,7 +2,7 @@
 /*
  * One run of CRIU. CRIU gets its descriptors by fixed numbers (below) and opens directories through
  * /proc/self/fd, so that it needs no path of ours. Its log is its standard output, a socket: see
- * criu_keep.c. What it says on stderr goes to a memfd of fixed size.
+ * criu_keep.c. The messages of CRIU on stderr go to a memfd of fixed size.
  */
 #include "criu-glue/criu_private.h"
 

@@ -6,11 +6,11 @@
  * from which a program of ours, gpucr-drain, fills the file up to a limit. Once CRIU has ended,
  * nothing can be written to the socket.
  *
- * A SOCK_SEQPACKET socket, because whoever writes to one without a reader gets an error, and not
- * SIGPIPE as from a pipe (the dumped process would die of it later), and because, unlike a datagram
- * socket, it cannot be connected to another one, which would then get messages from root. Each
- * write of CRIU's is one message. If gpucr-drain ends early, CRIU runs on without a log. If the
- * daemon ends, gpucr-drain keeps the log until the last copy of CRIU's descriptor is closed.
+ * The socket is of type SOCK_SEQPACKET: a process that writes to one without a reader gets an
+ * error, and not SIGPIPE as from a pipe (the dumped process would die of it later). Unlike a
+ * datagram socket, it cannot be connected to another one, which would then get messages from root.
+ * Each write of CRIU's is one message. If gpucr-drain ends early, CRIU runs on without a log. If
+ * the daemon ends, gpucr-drain keeps the log until the last copy of CRIU's descriptor is closed.
  */
 #include <errno.h>
 #include <fcntl.h>

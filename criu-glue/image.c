@@ -11,8 +11,7 @@
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
 
-#define IMAGE_BYTES_MAX (64u << 20)
-#define COMMON_MAGIC	0x54564319u
+#define COMMON_MAGIC 0x54564319u
 
 /* Field numbers of pstree_entry. */
 enum {
@@ -32,7 +31,8 @@ int gcr_criu_image_fail(struct gcr_error *error, int result, const char *name)
 int gcr_criu_image_read(int images_fd, const char *name, void **ret_bytes, size_t *ret_size,
 			struct gcr_error *error)
 {
-	int result = gcr_beneath_read(images_fd, name, IMAGE_BYTES_MAX, ret_bytes, ret_size, error);
+	int result = gcr_beneath_read(images_fd, name, GCR_CRIU_IMAGE_BYTES_MAX, ret_bytes,
+				      ret_size, error);
 
 	if (result >= 0 || result == -ENOMEM)
 		return result;

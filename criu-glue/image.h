@@ -17,7 +17,8 @@
 #define GCR_CRIU_PSTREE 0x50273030u
 #define GCR_CRIU_CORE	0x55053847u
 
-#define GCR_CRIU_PSTREE_NAME "pstree.img"
+#define GCR_CRIU_PSTREE_NAME	 "pstree.img"
+#define GCR_CRIU_IMAGE_BYTES_MAX (64u << 20) /* of an image that is read into memory */
 
 /*
  * Reads the image @name in the directory @images_fd; the caller frees *ret_bytes. Errors, with a

@@ -15,15 +15,13 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "criu-glue/image.h"
 #include "criu-glue/protobuf.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
 
-#define IMAGE_BYTES_MAX (64u << 20)
-#define COMMON_MAGIC	0x54564319u /* criu/include/magic.h */
-#define TTY_INFO_MAGIC	0x59453036u
-#define PSTREE_MAGIC	0x50273030u
-#define TYPE_EXTERNAL	5u /* EXT_TTY */
+#define TTY_INFO_MAGIC 0x59453036u
+#define TYPE_EXTERNAL  5u /* EXT_TTY */
 
 /* Field numbers of pstree_entry, and of tty_info_entry. */
 enum {
@@ -243,27 +241,26 @@ static bool put_all(struct output *output, const uint8_t *at, const uint8_t *end
 static int rewrite(int images_fd, const char *name, uint32_t kind, const struct tree *tree,
 		   put_message *put_one, struct gcr_error *error)
 {
-	const uint32_t magic[2] = {COMMON_MAGIC, kind};
 	_cleanup_free_ void *bytes = NULL;
 	_cleanup_free_ uint8_t *written = NULL;
 	struct output output = {0};
+	const uint8_t *at;
 	struct iovec part;
 	size_t size;
 	int result;
 
-	result = gcr_beneath_read(images_fd, name, IMAGE_BYTES_MAX, &bytes, &size, error);
+	result = gcr_beneath_read(images_fd, name, GCR_CRIU_IMAGE_BYTES_MAX, &bytes, &size, error);
 	if (result < 0)
 		return result;
-	if (size < sizeof(magic) || memcmp(bytes, magic, sizeof(magic)) != 0)
+	if (gcr_criu_image_begin(bytes, size, kind, &at) < 0)
 		return gcr_error_set(error, EIO, "CRIU's %s is of a kind that is not known", name);
 	/* A message takes at least 8 bytes. */
 	output.room = size + (size / 8 + 1) * SETTINGS_BYTES_MAX;
 	output.bytes = written = malloc(output.room);
 	if (!written)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	put(&output, bytes, sizeof(magic));
-	if (!put_all(&output, (const uint8_t *)bytes + sizeof(magic), (const uint8_t *)bytes + size,
-		     tree, put_one))
+	put(&output, bytes, (size_t)(at - (const uint8_t *)bytes));
+	if (!put_all(&output, at, (const uint8_t *)bytes + size, tree, put_one))
 		return gcr_error_set(error, EIO, "CRIU's %s is damaged", name);
 	if (output.used == size && !memcmp(bytes, written, size))
 		return 0;
@@ -285,7 +282,8 @@ int gcr_criu_leave_session(int images_fd, const pid_t *pids, size_t pids_count,
 	if (tree.session < 0 || tree.group < 0)
 		return gcr_error_set(error, ESRCH, "process %d has ended", (int)pids[0]);
 	if (tree.session != pids[0])
-		result = rewrite(images_fd, "pstree.img", PSTREE_MAGIC, &tree, put_process, error);
+		result = rewrite(images_fd, GCR_CRIU_PSTREE_NAME, GCR_CRIU_PSTREE, &tree,
+				 put_process, error);
 	if (!result && !faccessat(images_fd, "tty-info.img", F_OK, AT_SYMLINK_NOFOLLOW))
 		result = rewrite(images_fd, "tty-info.img", TTY_INFO_MAGIC, &tree, put_terminal,
 				 error);

@@ -676,6 +676,21 @@ static void free_names(struct names *names)
 	free(names->list);
 }
 
+/* Opens the directory of the records for reading its names; the caller closes *ret_directory.
+ * -errno. */
+static int open_stream(int records_fd, DIR **ret_directory)
+{
+	int fd = openat(records_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	*ret_directory = fdopendir(fd);
+	if (*ret_directory)
+		return 0;
+	close(fd);
+	return -ENOMEM;
+}
+
 /*
  * Lists the names of the records. All are read first, so that writes and removals by the visitor do
  * not disturb the walk.
@@ -685,16 +700,10 @@ static int list_names(int records_fd, struct names *names,
 {
 	_cleanup_closedir_ DIR *directory = NULL;
 	size_t room = 0;
-	int fd;
+	int r = open_stream(records_fd, &directory);
 
-	fd = openat(records_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	directory = fdopendir(fd);
-	if (!directory) {
-		close(fd);
-		return -ENOMEM;
-	}
+	if (r < 0)
+		return r;
 	for (;;) {
 		struct dirent *entry;
 
@@ -765,15 +774,10 @@ static int remove_unfinished(int records_fd)
 {
 	_cleanup_closedir_ DIR *directory = NULL;
 	const struct dirent *entry;
-	int fd = openat(records_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int r = open_stream(records_fd, &directory);
 
-	if (fd < 0)
-		return -errno;
-	directory = fdopendir(fd);
-	if (!directory) {
-		close(fd);
-		return -ENOMEM;
-	}
+	if (r < 0)
+		return r;
 	while ((entry = readdir(directory))) {
 		size_t length = strlen(entry->d_name);
 		char name[NAME_BYTES];

@@ -30,7 +30,7 @@ typedef void gcr_listener_context_gone(CUcontext context);
 /*
  * Told when a green context is about to be destroyed, which can fail, and when it was. Memory that
  * was allocated in it belongs to the primary context and stays. At the second call another context
- * may have got this handle already: a listener remembers at the first one what is to go.
+ * may have got this handle already, so a listener marks at the first call which of its records go.
  */
 typedef void gcr_listener_green_going(CUcontext context);
 typedef void gcr_listener_green_gone(CUcontext context);

@@ -146,14 +146,21 @@ uint32_t gcr_captures_thread(void)
 	return captures.count ? (uint32_t)captures.list[0].thread : 0;
 }
 
-static void context_gone(CUcontext context)
+/* Removes the captures in the context; with @only_going those that green_going() has marked. */
+static void remove_of(CUcontext context, bool only_going)
 {
 	if (count() == 0)
 		return;
 	GCR_LOCK_SCOPE(&captures.lock);
 	for (uint32_t i = 0; i < captures.count; i++)
-		if (captures.list[i].context == context)
+		if (captures.list[i].context == context &&
+		    (!only_going || captures.list[i].is_going))
 			remove_at(i--);
+}
+
+static void context_gone(CUcontext context)
+{
+	remove_of(context, false);
 }
 
 GCR_LISTEN(context_gone, context_gone);
@@ -172,12 +179,7 @@ GCR_LISTEN(green_going, green_going);
 
 static void green_gone(CUcontext context)
 {
-	if (count() == 0)
-		return;
-	GCR_LOCK_SCOPE(&captures.lock);
-	for (uint32_t i = 0; i < captures.count; i++)
-		if (captures.list[i].context == context && captures.list[i].is_going)
-			remove_at(i--);
+	remove_of(context, true);
 }
 
 GCR_LISTEN(green_gone, green_gone);
