@@ -84,17 +84,11 @@ static int read_all(int images_fd, struct threads *threads, bool *ret_has_namesp
 {
 	_cleanup_closedir_ DIR *directory = NULL;
 	const struct dirent *entry;
-	int fd = openat(images_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int opened = gcr_beneath_list(images_fd, ".", &directory);
 
-	directory = fd < 0 ? NULL : fdopendir(fd);
-	if (!directory) {
-		int number = errno;
-
-		if (fd >= 0)
-			close(fd);
+	if (opened < 0)
 		return gcr_error_set(error, EIO, "the directory of CRIU's images: %s",
-				     strerror(number));
-	}
+				     strerror(-opened));
 	while ((entry = readdir(directory))) {
 		_cleanup_free_ void *bytes = NULL;
 		int number, result, length = 0;

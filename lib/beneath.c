@@ -91,6 +91,30 @@ int gcr_beneath_open_path(int directory_fd, const char *path, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
+int gcr_beneath_list_fd(int fd, DIR **ret_directory)
+{
+	DIR *directory = fdopendir(fd);
+	int result = directory ? 0 : -errno;
+
+	if (directory)
+		*ret_directory = directory;
+	else
+		close(fd);
+	return result;
+}
+
+int gcr_beneath_list(int directory_fd, const char *name, DIR **ret_directory)
+{
+	const int flags = O_RDONLY | O_DIRECTORY;
+	int fd;
+
+	if (strcmp(name, ".") != 0)
+		fd = gcr_beneath_open(directory_fd, name, flags);
+	else if ((fd = openat(directory_fd, name, flags | O_CLOEXEC)) < 0)
+		fd = -errno;
+	return fd < 0 ? fd : gcr_beneath_list_fd(fd, ret_directory);
+}
+
 int gcr_beneath_open_file(int directory_fd, const char *name, struct gcr_error *error)
 {
 	_cleanup_close_ int fd = gcr_beneath_open(directory_fd, name, O_RDONLY);

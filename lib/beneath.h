@@ -7,10 +7,12 @@
 #ifndef GCR_BENEATH_H
 #define GCR_BENEATH_H
 
+#include <dirent.h>
 #include <stddef.h>
 #include <sys/uio.h>
 
 #include "lib/error.h"
+#include "lib/beneath.h"
 
 /*
  * Opens the file or directory @name in @directory_fd with @flags (which must not create it).
@@ -23,6 +25,16 @@ int gcr_beneath_open(int directory_fd, const char *name, int flags);
  * leave the file system of @directory_fd; "." is @directory_fd itself.
  */
 int gcr_beneath_open_path(int directory_fd, const char *path, int flags);
+
+/*
+ * Opens the directory @name in @directory_fd for reading its names; "." is @directory_fd itself,
+ * with a position of its own. The caller closes *ret_directory. Errors as those of
+ * gcr_beneath_open(), and -ENOMEM.
+ */
+int gcr_beneath_list(int directory_fd, const char *name, DIR **ret_directory);
+
+/* As gcr_beneath_list(), for a directory that is open. Takes @fd, and closes it on failure. */
+int gcr_beneath_list_fd(int fd, DIR **ret_directory);
 
 /*
  * As gcr_beneath_open(), for reading. -EPROTO: @name is not a regular file. Errors come with a

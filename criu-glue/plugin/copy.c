@@ -270,17 +270,14 @@ static long number_of(const char *name)
 int gcr_images_each(int images_fd, int (*visit)(long number, void *data), void *data,
 		    struct gcr_error *error)
 {
-	_cleanup_close_ int fd = openat(images_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	_cleanup_closedir_ DIR *directory = fd < 0 ? NULL : fdopendir(fd);
+	_cleanup_closedir_ DIR *directory = NULL;
 	_cleanup_free_ long *numbers = NULL;
 	size_t count = 0;
 	struct dirent *entry;
-	int r = 0;
+	int r = gcr_beneath_list(images_fd, ".", &directory);
 
-	if (!directory)
-		return gcr_error_set(error, errno, "the directory of the images: %s",
-				     strerror(errno));
-	fd = -1; /* closedir() closes it */
+	if (r < 0)
+		return gcr_error_set(error, -r, "the directory of the images: %s", strerror(-r));
 	/* Collects all names first, since @visit may remove them. */
 	for (errno = 0; (entry = readdir(directory)); errno = 0) {
 		long number = number_of(entry->d_name);
@@ -306,16 +303,11 @@ int gcr_images_each(int images_fd, int (*visit)(long number, void *data), void *
 static int empty(int parent_fd, const char *name, unsigned int depth)
 {
 	_cleanup_closedir_ DIR *directory = NULL;
-	_cleanup_close_ int fd = gcr_beneath_open(parent_fd, name, O_RDONLY | O_DIRECTORY);
 	struct dirent *entry;
-	int r = 0;
+	int r = gcr_beneath_list(parent_fd, name, &directory);
 
-	if (fd < 0)
-		return fd;
-	directory = fdopendir(fd);
-	if (!directory)
-		return -errno;
-	fd = -1; /* closedir() closes it */
+	if (r < 0)
+		return r;
 	for (errno = 0; !r && (entry = readdir(directory)); errno = 0) {
 		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
 			continue;

@@ -276,11 +276,8 @@ static void limit_logs_locked(struct gcr_daemon *daemon, const char *owner, cons
 
 	if (all_fd < 0)
 		return;
-	all = fdopendir(all_fd);
-	if (!all) {
-		close(all_fd);
+	if (gcr_beneath_list_fd(all_fd, &all) < 0)
 		return;
-	}
 	while ((entry = readdir(all)))
 		if (*entry->d_name != '.' && strcmp(entry->d_name, subject) != 0 &&
 		    read_link(daemon, entry->d_name, OWNER_NAME, target, sizeof(target)) == 0 &&
@@ -368,15 +365,9 @@ void gcr_criu_sweep(struct gcr_daemon *daemon)
 {
 	_cleanup_closedir_ DIR *all = NULL;
 	const struct dirent *entry;
-	int fd = gcr_beneath_open(daemon->runtime_fd, GCR_CRIU_DIRECTORY, O_RDONLY | O_DIRECTORY);
 
-	if (fd < 0)
+	if (gcr_beneath_list(daemon->runtime_fd, GCR_CRIU_DIRECTORY, &all) < 0)
 		return;
-	all = fdopendir(fd);
-	if (!all) {
-		close(fd);
-		return;
-	}
 	/*
 	 * readdir() may or may not return entries removed during the loop; it returns all the
 	 * others.

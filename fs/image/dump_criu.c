@@ -13,6 +13,7 @@
 #include "fs/image/dump_private.h"
 #include "fs/process/vendor.h"
 #include "fs/store/store.h"
+#include "lib/beneath.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
@@ -88,16 +89,14 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 static uint64_t images_bytes(const struct gcr_dump *dump)
 {
 	_cleanup_closedir_ DIR *images = NULL;
-	int fd = openat(dump->images_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	const struct dirent *entry;
 	uint64_t bytes = 0;
 	struct stat stat;
 
-	images = fd < 0 ? NULL : fdopendir(fd);
-	if (fd >= 0 && !images)
-		close(fd);
-	while (images && (entry = readdir(images)))
-		if (!fstatat(fd, entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) &&
+	if (gcr_beneath_list(dump->images_fd, ".", &images) < 0)
+		return 0;
+	while ((entry = readdir(images)))
+		if (!fstatat(dirfd(images), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) &&
 		    S_ISREG(stat.st_mode))
 			bytes += (uint64_t)stat.st_blocks * 512;
 	return bytes;

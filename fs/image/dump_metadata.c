@@ -702,14 +702,12 @@ static bool is_image(const char *name)
 static int describe_images(struct gcr_dump *dump, struct gcr_manifest *manifest,
 			   struct gcr_error *error)
 {
-	_cleanup_close_ int fd = openat(dump->images_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	_cleanup_closedir_ DIR *dir = NULL;
 	const struct dirent *entry;
-	int result = 0;
+	int result = gcr_beneath_list(dump->images_fd, ".", &dir);
 
-	if (!dir)
-		return fail(error, errno, GCR_MANIFEST_IMAGES);
-	TAKE_FD(fd);
+	if (result < 0)
+		return fail(error, -result, GCR_MANIFEST_IMAGES);
 	while (!result && (entry = readdir(dir))) {
 		struct gcr_manifest_image *images;
 

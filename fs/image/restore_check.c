@@ -311,10 +311,9 @@ static int check_images(struct gcr_restore *restore, struct gcr_error *error)
 		result = check_image(restore, fd, &manifest->images[i], error);
 	if (result < 0)
 		return result;
-	dir = fdopendir(fd);
-	if (!dir)
-		return gcr_error_set(error, errno, "criu: %s", strerror(errno));
-	TAKE_FD(fd); /* closedir() closes it */
+	result = gcr_beneath_list_fd(TAKE_FD(fd), &dir);
+	if (result < 0)
+		return gcr_error_set(error, -result, "criu: %s", strerror(-result));
 	while ((entry = readdir(dir)))
 		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
 		    !is_listed(manifest, entry->d_name))

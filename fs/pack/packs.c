@@ -17,6 +17,7 @@
 
 #include "fs/pack/packs_private.h"
 #include "fs/pack/spill.h"
+#include "lib/beneath.h"
 
 /*
  * Maximum of shareable chunks with one digest: equal digests are easily forged, and each chunk of a
@@ -207,16 +208,10 @@ static int load(struct gcr_packs *packs)
 	const struct dirent *entry;
 	uint64_t spilled_bytes = 0;
 	uint64_t bytes = 0;
-	int result;
-	int fd = openat(packs->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int result = gcr_beneath_list(packs->fd, ".", &dir);
 
-	if (fd < 0)
-		return -errno;
-	dir = fdopendir(fd);
-	if (!dir) {
-		close(fd);
-		return -ENOMEM;
-	}
+	if (result < 0)
+		return result;
 	while ((entry = readdir(dir))) {
 		int64_t number = parse_number(entry->d_name);
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "fs/base/log.h"
+#include "lib/beneath.h"
 #include "lib/lock.h"
 
 struct user { /* fixed for life */
@@ -117,14 +118,12 @@ static void sweep_user(struct gcr_packs_users *users, const char *name)
 
 void gcr_packs_users_sweep(struct gcr_packs_users *users)
 {
-	int fd = openat(users->store_fd, GCR_PACKS_NAME,
-			O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	_cleanup_closedir_ DIR *dir = NULL;
 	const struct dirent *entry;
 
-	if (fd >= 0 && !dir)
-		close(fd);
-	while (dir && (entry = readdir(dir)))
+	if (gcr_beneath_list(users->store_fd, GCR_PACKS_NAME, &dir) < 0)
+		return;
+	while ((entry = readdir(dir)))
 		sweep_user(users, entry->d_name);
 }
 

@@ -23,6 +23,7 @@
 
 #include "fs/base/log.h"
 #include "fs/pack/spill_private.h"
+#include "lib/beneath.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 #include "lib/pack_file.h"
@@ -45,13 +46,14 @@ struct gcr_spill {
 
 /* ---- checks of owners ---- */
 
+/* Opens a directory, by its path or by a name in @parent_fd; NULL: see errno. */
 static DIR *open_list(int parent_fd, const char *name)
 {
 	int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	DIR *dir = NULL;
 
-	if (fd >= 0 && !dir)
-		close(fd);
+	if (fd >= 0)
+		gcr_beneath_list_fd(fd, &dir);
 	return dir;
 }
 

@@ -594,11 +594,9 @@ int gcr_folder_list(struct gcr_folder *folder, uint32_t item,
 	pthread_mutex_unlock(&folder->lock);
 	if (fd < 0)
 		return fd;
-	dir = fdopendir(fd);
-	if (!dir) {
-		close(fd);
-		return -ENOMEM;
-	}
+	result = gcr_beneath_list_fd(fd, &dir);
+	if (result < 0)
+		return result;
 	while (!result && (entry = readdir(dir)))
 		if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..") &&
 		    is_shown(DTTOIF(entry->d_type)))

@@ -223,17 +223,13 @@ int gcr_folder_put(struct gcr_folder *folder, int from_fd, const char *name)
  */
 static int height_of(int parent_fd, const char *name, int max, int *names_left)
 {
-	_cleanup_close_ int fd = max ? gcr_beneath_open(parent_fd, name, O_RDONLY | O_DIRECTORY)
-				     : -ENOENT;
-	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	_cleanup_closedir_ DIR *dir = NULL;
 	const struct dirent *entry;
 	int most = 0;
+	int result = max ? gcr_beneath_list(parent_fd, name, &dir) : -ENOENT;
 
-	if (!dir && fd >= 0)
-		return -errno;
-	if (!dir)
-		return fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP ? 0 : fd;
-	TAKE_FD(fd);
+	if (result < 0)
+		return result == -ENOENT || result == -ENOTDIR || result == -ELOOP ? 0 : result;
 	*names_left -= MOVE_DIRECTORY_NAMES;
 	while ((entry = readdir(dir)) && most < max - 1) {
 		int height;

@@ -15,6 +15,7 @@
 #include "fs/base/log.h"
 #include "fs/pack/packs.h"
 #include "fs/store/store.h"
+#include "lib/beneath.h"
 #include "lib/pack.h"
 
 #define PIECE_BYTES    ((uint64_t)GCR_PACK_PIECE_BYTES)
@@ -369,15 +370,12 @@ static void free_list(struct gcr_folder_packed *list)
 static int open_all_left(int tables_fd, uid_t uid, struct gcr_folder_packed **ret_list,
 			 uint64_t *ret_bytes)
 {
-	int fd = openat(tables_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	_cleanup_closedir_ DIR *dir = NULL;
 	struct gcr_folder_packed *list = NULL;
 	const struct dirent *entry;
 	uint64_t bytes = 0;
-	int result = dir ? 0 : -errno;
+	int result = gcr_beneath_list(tables_fd, ".", &dir);
 
-	if (!dir && fd >= 0)
-		close(fd);
 	while (!result && (entry = readdir(dir))) {
 		struct gcr_folder_packed *packed;
 

@@ -158,16 +158,13 @@ static int use_directory(struct gcr_store *store, int fd, uid_t uid, const char 
 			 use_piece *use)
 {
 	_cleanup_(gcr_packs_unref_cleanup) struct gcr_packs *packs = NULL;
-	_cleanup_closedir_ DIR *dir = fdopendir(fd);
+	_cleanup_closedir_ DIR *dir = NULL;
 	const struct dirent *entry;
 	struct gcr_error error;
-	int result;
+	int result = gcr_beneath_list_fd(fd, &dir);
 
-	if (!dir) {
-		result = -errno;
-		close(fd);
+	if (result < 0)
 		return result;
-	}
 	result = gcr_store_packs(store, uid, &packs, &error);
 	if (result < 0)
 		gcr_log(LOG_WARNING, 0, "%s in the store is packed: %s", name, error.words);
@@ -191,14 +188,13 @@ static int use_directory(struct gcr_store *store, int fd, uid_t uid, const char 
 
 int gcr_store_find_tables(struct gcr_store *store, const char *name, uid_t *ret_uid)
 {
-	_cleanup_close_ int fd = gcr_beneath_open(store->fd, name, O_RDONLY | O_DIRECTORY);
-	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 	const size_t length = strlen(GCR_PACK_TABLES_NAME);
+	_cleanup_closedir_ DIR *dir = NULL;
 	const struct dirent *entry;
+	int result = gcr_beneath_list(store->fd, name, &dir);
 
-	if (!dir)
-		return fd < 0 ? fd : -errno;
-	TAKE_FD(fd);
+	if (result < 0)
+		return result;
 	while ((entry = readdir(dir))) {
 		if (strncmp(entry->d_name, GCR_PACK_TABLES_NAME, length) != 0)
 			continue;

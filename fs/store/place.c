@@ -104,15 +104,11 @@ int gcr_store_make_place(struct gcr_store *store, const char *name, uid_t uid, g
 int gcr_store_each_place(struct gcr_store *store, int (*visit)(const char *name, void *data),
 			 void *data)
 {
-	_cleanup_close_ int fd = openat(store->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 	const size_t length = strlen(GCR_STORE_PLACE);
+	_cleanup_closedir_ DIR *dir = NULL;
 	const struct dirent *entry;
-	int result = 0;
+	int result = gcr_beneath_list(store->fd, ".", &dir);
 
-	if (!dir)
-		return -errno;
-	TAKE_FD(fd);
 	while (!result && (entry = readdir(dir)))
 		if (!strncmp(entry->d_name, GCR_STORE_PLACE, length))
 			result = visit(entry->d_name + length, data);
@@ -122,17 +118,15 @@ int gcr_store_each_place(struct gcr_store *store, int (*visit)(const char *name,
 int gcr_store_end_begun_places(struct gcr_store *store,
 			       void (*visit)(const char *name, int fd, void *data), void *data)
 {
-	_cleanup_close_ int fd = openat(store->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	_cleanup_closedir_ DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 	const size_t length = strlen(GCR_STORE_NEW_PLACE);
+	_cleanup_closedir_ DIR *dir = NULL;
 	const struct dirent *entry;
+	int result = gcr_beneath_list(store->fd, ".", &dir);
 
-	if (!dir)
-		return -errno;
-	TAKE_FD(fd);
+	if (result < 0)
+		return result;
 	while ((entry = readdir(dir))) {
 		_cleanup_close_ int place_fd = -1;
-		int result;
 
 		if (strncmp(entry->d_name, GCR_STORE_NEW_PLACE, length) != 0)
 			continue;

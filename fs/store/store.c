@@ -52,15 +52,13 @@ static uint64_t file_cost(const struct stat *stat)
 /* Memory of a snapshot's files, while its table has not been read. Closes @vram_fd. */
 static uint64_t files_cost(int vram_fd)
 {
-	_cleanup_closedir_ DIR *dir = fdopendir(vram_fd);
+	_cleanup_closedir_ DIR *dir = NULL;
 	const struct dirent *entry;
 	uint64_t bytes = 0;
 	struct stat stat;
 
-	if (!dir) {
-		close(vram_fd);
+	if (gcr_beneath_list_fd(vram_fd, &dir) < 0)
 		return 0;
-	}
 	while ((entry = readdir(dir)))
 		if (entry->d_type == DT_REG &&
 		    !fstatat(dirfd(dir), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW))
@@ -195,13 +193,8 @@ static int take_stock(struct gcr_store *store)
 	int64_t until_usec = gcr_clock_usec() + UNFINISHED_USEC;
 	_cleanup_closedir_ DIR *dir = NULL;
 	const struct dirent *entry;
-	int result = 0;
-	int fd;
+	int result = gcr_beneath_list(store->fd, ".", &dir);
 
-	fd = openat(store->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	dir = fd < 0 ? NULL : fdopendir(fd);
-	if (!dir)
-		return -errno;
 	while (!result && (entry = readdir(dir))) {
 		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
 			continue;

@@ -67,11 +67,9 @@ static int open_unlocked(int parent_fd, const char *name, mode_t *ret_mode)
 static DIR *open_directory(int parent_fd, const char *name, mode_t *ret_mode, int *ret_error)
 {
 	_cleanup_close_ int fd = open_unlocked(parent_fd, name, ret_mode);
-	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	DIR *dir = NULL;
 
-	*ret_error = dir ? 0 : fd < 0 ? fd : -errno;
-	if (dir)
-		TAKE_FD(fd);
+	*ret_error = fd < 0 ? fd : gcr_beneath_list_fd(TAKE_FD(fd), &dir);
 	return dir;
 }
 
@@ -204,15 +202,12 @@ int gcr_store_sum_tree(int directory_fd, struct gcr_tree_sum *ret_sum)
 	struct gcr_tree_sum sum = {0};
 	mode_t mode;
 	int result;
-	int fd;
 
 	unlock(directory_fd, &mode);
-	fd = openat(directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	dir = fd < 0 ? NULL : fdopendir(fd);
-	result = dir ? add_up(dir, LEVELS_MAX, &sum) : -errno;
+	result = gcr_beneath_list(directory_fd, ".", &dir);
+	if (!result)
+		result = add_up(dir, LEVELS_MAX, &sum);
 	lock_again(directory_fd, mode);
-	if (!dir && fd >= 0)
-		close(fd);
 	if (!result)
 		*ret_sum = sum;
 	return result;

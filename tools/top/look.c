@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lib/beneath.h"
 #include "lib/cleanup.h"
 
 #define TEXT_MAX (4 << 20)
@@ -237,13 +238,11 @@ static int by_index(const void *left, const void *right)
 static int look_at_gpus(int directory, struct top_view *view)
 {
 	_cleanup_closedir_ DIR *list = NULL;
-	int fd = openat(directory, "gpus", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	const struct dirent *entry;
 
-	list = fd < 0 ? NULL : fdopendir(fd);
-	if (!list && fd >= 0)
-		close(fd);
-	while (list && (entry = readdir(list))) {
+	if (gcr_beneath_list(directory, "gpus", &list) < 0)
+		return 0;
+	while ((entry = readdir(list))) {
 		struct top_gpu *more;
 
 		if (!isdigit((unsigned char)*entry->d_name))

@@ -55,15 +55,15 @@ static void find_extra(struct verify *verify, int files_fd, const char *name, co
 		       size_t count)
 {
 	/* A separate descriptor, for its own position in the directory. */
-	_cleanup_close_ int fd = openat(files_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	_cleanup_closedir_ DIR *directory = fd < 0 ? NULL : fdopendir(fd);
+	_cleanup_closedir_ DIR *directory = NULL;
 	struct dirent *entry;
+	int opened = gcr_beneath_list(files_fd, ".", &directory);
 
-	if (!directory) {
+	if (opened < 0) {
+		errno = -opened;
 		cannot_list(verify, name);
 		return;
 	}
-	(void)TAKE_FD(fd);
 	qsort(wanted, count, sizeof(*wanted), compare_names);
 	for (errno = 0; (entry = readdir(directory)); errno = 0) {
 		const char *found = entry->d_name;
