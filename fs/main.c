@@ -301,16 +301,11 @@ static int create_quota(struct gcr_daemon *daemon)
 	return r;
 }
 
-static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
+/* Creates what needs neither a GPU nor the store. Errors, with a message: -errno. */
+static int create_tables(struct gcr_daemon *daemon, struct gcr_error *error)
 {
-	int result;
+	int result = gcr_event_log_create(&daemon->events);
 
-	/* Before any process is looked at. */
-	result = gcr_looker_start(from_environment("GPUCR_HELPER_DIR", GCR_HELPER_DIRECTORY),
-				  daemon->options.foreground, error);
-	if (result < 0)
-		return result;
-	result = gcr_event_log_create(&daemon->events);
 	if (!result)
 		result = gcr_refusals_create(geteuid(), &daemon->refusals);
 	if (!result)
@@ -333,8 +328,14 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 		result = gcr_render_turns_create(daemon->quota, &daemon->render_turns);
 	if (result < 0)
 		return gcr_error_set(error, -result, "cannot start: %s", strerror(-result));
+	return 0;
+}
 
-	result = gcr_gpus_create(daemon, &daemon->gpus, error);
+/* Opens the GPUs, the store, and the places in it. Errors, with a message: -errno. */
+static int open_store(struct gcr_daemon *daemon, struct gcr_error *error)
+{
+	int result = gcr_gpus_create(daemon, &daemon->gpus, error);
+
 	if (result == -ENODEV && !daemon->options.simulator)
 		return fail_without_device(error);
 	if (!result)
@@ -346,6 +347,21 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	if (result < 0)
 		return gcr_error_set(error, -result, "what is incoming cannot be read: %s",
 				     strerror(-result));
+	return 0;
+}
+
+static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
+{
+	const char *helpers = from_environment("GPUCR_HELPER_DIR", GCR_HELPER_DIRECTORY);
+	/* Before any process is looked at. */
+	int result = gcr_looker_start(helpers, daemon->options.foreground, error);
+
+	if (!result)
+		result = create_tables(daemon, error);
+	if (!result)
+		result = open_store(daemon, error);
+	if (result < 0)
+		return result;
 	gcr_operations_create(daemon);
 
 	/* Stopped processes cannot take part in their recovery: they continue first. */
@@ -364,9 +380,7 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	result = gcr_emptying_start(daemon, error);
 	if (result < 0)
 		return result;
-	result = gcr_receivers_start(daemon,
-				     from_environment("GPUCR_HELPER_DIR", GCR_HELPER_DIRECTORY),
-				     daemon->options.foreground, error);
+	result = gcr_receivers_start(daemon, helpers, daemon->options.foreground, error);
 	if (result < 0)
 		return result;
 
