@@ -20,6 +20,7 @@
  * Real calls are raw system calls, which need nothing of libc's.
  */
 #include "criu-glue/guard.h"
+#include "criu-glue/guard_dump.h"
 #include "criu-glue/guard_rights.h"
 
 #include <dlfcn.h>
@@ -217,6 +218,8 @@ static int open_guarded(int fd, const char *name, int flags, mode_t mode)
 	struct path path = {fd, name};
 	int number, result;
 
+	if (fd >= 0 && !(flags & O_CREAT) && gcr_guard_is_dump())
+		return gcr_guard_dump_open(fd, name, flags);
 	/* At the current directory CRIU opens its own files too, but makes none of them there. */
 	if (!is_guarded(fd, name) || (fd == AT_FDCWD && !(flags & (O_CREAT | O_PATH))))
 		return open_raw(fd, name, flags, mode);
@@ -307,6 +310,8 @@ int guard_linkat(int from_fd, const char *from, int to_fd, const char *to, int f
 {
 	struct path first = {from_fd, from}, second = {to_fd, to};
 
+	if (gcr_guard_is_dump())
+		return gcr_guard_dump_link(from_fd, from, to_fd, to, flags);
 	if (is_guarded(from_fd, from) && is_guarded(to_fd, to))
 		return (int)call_as_owner(&first, &second, call_link, &flags);
 	return (int)call_link(&first, &second, &flags);

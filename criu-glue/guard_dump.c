@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The files of a dumped program, in CRIU. A process outside the tree can share the descriptors of
+ * one inside, and go on while CRIU dumps the tree: so a descriptor's number can lead to another
+ * file than a moment before, even to one that the program's user may not open (O_PATH). CRIU opens
+ * descriptors again, as root, through their links in /proc, and makes names for files:
+ *  - its own memory in a process of the tree, a memfd that it has the process make, for writing
+ *    (CRIU 4.2: compel/src/lib/infect.c). Any file would be cut off, and overwritten. The guard
+ *    opens nothing but a file in memory that is empty and has no name;
+ *  - a file without a name, for reading, to put its contents into the images (criu/files-reg.c).
+ *    The guard opens it only if the program can read it too;
+ *  - the name of a file that has lost it ("link_remap"). The guard makes it only where no user can
+ *    have put something else into the path.
+ */
+#include "criu-glue/guard_dump.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "criu-glue/criu.h"
+
+#define DESCRIPTORS "fd/"
+
+bool gcr_guard_is_dump(void)
+{
+	return getenv(GCR_CRIU_ROOT_VARIABLE);
+}
+
+static int open_raw(int fd, const char *name, int flags)
+{
+	return (int)syscall(SYS_openat, fd, name, flags, 0);
+}
+
+static int refuse(const char *words)
+{
+	fprintf(stderr, "gpucr-criu-guard: %s\n", words);
+	errno = EPERM;
+	return -1;
+}
+
+/* Opens again what the descriptor @path_fd, with O_PATH, stands for. */
+static int open_again(int path_fd, int flags)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", path_fd);
+	return open_raw(AT_FDCWD, path, flags);
+}
+
+/* Is it a file in memory, empty and without a name, as memfd_create(2) has just made one? */
+static bool is_new_memory(int fd)
+{
+	struct statfs filesystem;
+	struct stat stat;
+
+	return fstat(fd, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_nlink == 0 &&
+	       stat.st_size == 0 && fstatfs(fd, &filesystem) == 0 &&
+	       filesystem.f_type == TMPFS_MAGIC;
+}
+
+/* Opens the memory that CRIU has had a process make, for writing. */
+static int open_memory(int fd, const char *name, int flags)
+{
+	int result, number, path_fd = open_raw(fd, name, O_PATH | O_CLOEXEC);
+
+	if (path_fd < 0)
+		return -1;
+	result =
+		is_new_memory(path_fd)
+			? open_again(path_fd, flags)
+			: refuse("a descriptor of CRIU's in a process of the tree is another file: "
+				 "a process outside the tree shares its descriptors");
+	number = errno;
+	close(path_fd);
+	errno = number;
+	return result;
+}
+
+/* ---- contents of files without a name ---- */
+
+/* The real user of the root of the tree; -1: unknown. */
+static uid_t tree_user(void)
+{
+	const char *text = getenv(GCR_CRIU_ROOT_VARIABLE);
+	unsigned int uid = (unsigned int)-1;
+	char line[256], path[64];
+	int root, root_fd;
+	FILE *file;
+
+	if (!text || sscanf(text, "%d:%d", &root, &root_fd) != 2)
+		return uid;
+	snprintf(path, sizeof(path), "/proc/%d/status", root);
+	file = fopen(path, "re");
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "Uid: %u", &uid) == 1)
+			break;
+	if (file)
+		fclose(file);
+	return uid;
+}
+
+/* Has the program the file open for reading, or could it open the file so? */
+static bool may_read(int fd, const struct stat *stat)
+{
+	int flags = fcntl(fd, F_GETFL);
+	uid_t user;
+
+	if (flags < 0)
+		return false;
+	if (!(flags & O_PATH) && (flags & O_ACCMODE) != O_WRONLY)
+		return true;
+	user = tree_user();
+	return !user || user == stat->st_uid || stat->st_mode & S_IROTH;
+}
+
+/* Is it the directory in /proc of this process? */
+static bool is_of_self(int fd)
+{
+	struct stat ours, its;
+
+	return stat("/proc/self", &ours) == 0 && fstat(fd, &its) == 0 &&
+	       ours.st_dev == its.st_dev && ours.st_ino == its.st_ino;
+}
+
+/* Opens a descriptor of CRIU's own, which a process of the tree has sent to it. */
+static int open_contents(int fd, const char *name, int flags)
+{
+	int number = atoi(name + strlen(DESCRIPTORS));
+	struct stat stat;
+
+	if (fstat(number, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_nlink == 0 &&
+	    !may_read(number, &stat))
+		return refuse("the tree has a deleted file open that it may not read");
+	return open_raw(fd, name, flags);
+}
+
+int gcr_guard_dump_open(int fd, const char *name, int flags)
+{
+	bool is_descriptor = !strncmp(name, DESCRIPTORS, strlen(DESCRIPTORS));
+
+	if ((flags & O_ACCMODE) != O_RDONLY && !strncmp(name, "map_files/", 10))
+		return refuse("CRIU opens a mapping of the tree for writing");
+	if (!is_descriptor)
+		return open_raw(fd, name, flags);
+	if ((flags & O_ACCMODE) != O_RDONLY)
+		return open_memory(fd, name, flags);
+	return is_of_self(fd) ? open_contents(fd, name, flags) : open_raw(fd, name, flags);
+}
+
+/* ---- names of files that have lost them ---- */
+
+/* Is it root's directory, in which no other user can make entries, or change those of root? */
+static bool is_roots(int fd)
+{
+	struct stat stat;
+
+	return fstat(fd, &stat) == 0 && S_ISDIR(stat.st_mode) && !stat.st_uid &&
+	       (!(stat.st_mode & 022) || stat.st_mode & S_ISVTX);
+}
+
+/*
+ * Opens the directory of a path, which may begin at @fd only, if it is root's alone, and those
+ * above it are. *ret_name is the last name, in @path, which is changed. -1: see errno.
+ */
+static int open_roots_directory(int fd, char *path, char **ret_name)
+{
+	char *name, *rest = path;
+	int at = open_raw(fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+	while ((name = strsep(&rest, "/")) && rest && at >= 0) {
+		int next;
+
+		if (!*name || !strcmp(name, "."))
+			continue;
+		next = is_roots(at) && strcmp(name, "..") != 0
+			       ? open_raw(at, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+			       : refuse("CRIU would make a name in a directory that is not root's");
+		close(at);
+		at = next;
+	}
+	*ret_name = name;
+	if (at < 0 || (name && *name && is_roots(at)))
+		return at;
+	close(at);
+	return refuse("CRIU would make a name in a directory that is not root's");
+}
+
+int gcr_guard_dump_link(int from_fd, const char *from, int to_fd, const char *to, int flags)
+{
+	char path[PATH_MAX], *name;
+	int directory, result, number;
+
+	if (to_fd == AT_FDCWD || strlen(to) >= sizeof(path))
+		return refuse("CRIU would make a name");
+	strcpy(path, to);
+	directory = open_roots_directory(to_fd, path, &name);
+	if (directory < 0)
+		return -1;
+	result = (int)syscall(SYS_linkat, from_fd, from, directory, name, flags);
+	number = errno;
+	close(directory);
+	errno = number;
+	return result;
+}

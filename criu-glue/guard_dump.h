@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/* The guard's part in CRIU's opening of a dumped program's files. */
+#ifndef GCR_CRIU_GLUE_GUARD_DUMP_H
+#define GCR_CRIU_GLUE_GUARD_DUMP_H
+
+#include <stdbool.h>
+
+/* Does this CRIU dump a tree? The daemon has told it the root in the environment. */
+bool gcr_guard_is_dump(void);
+
+/*
+ * As openat(2) at a descriptor, without O_CREAT. EPERM, with a message to standard error: a
+ * descriptor of the tree leads to a file that its program may not write, or read.
+ */
+int gcr_guard_dump_open(int fd, const char *name, int flags);
+
+/* As linkat(2). EPERM, with a message: the directory of @to, or one above it, is not root's. */
+int gcr_guard_dump_link(int from_fd, const char *from, int to_fd, const char *to, int flags);
+
+#endif

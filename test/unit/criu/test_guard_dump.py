@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The guard in CRIU at a dump: a process outside the tree shares the descriptors of one inside, and
+changes them while CRIU opens them again as root.
+usage: test_guard_dump.py PATH-OF-SWAPS_DESCRIPTORS [TEST...]"""
+import contextlib
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+import criu
+import harness
+from harness import BUILD, NOBODY, check, equal, try_kill
+
+GUARD = f'{BUILD}/backend/cuda/libgpucr-criu-guard.so'
+SECRET = b'of root\n'
+ROUNDS = 6
+# In CRIU's place. A call's errno is printed, or 0.
+BEGIN = '''
+import os, sys
+top, pid = sys.argv[1:3]
+process = os.open(f'/proc/{pid}', os.O_PATH)
+itself = os.open(f'/proc/{os.getpid()}', os.O_PATH)
+root = os.open('/', os.O_PATH)
+def tried(call):
+    try:
+        call()
+        return 0
+    except OSError as error:
+        return error.errno
+def opened(name, flags=os.O_RDWR, fd=process):
+    return tried(lambda: os.close(os.open(name, flags, dir_fd=fd)))
+'''
+
+
+@contextlib.contextmanager
+def directory():
+    if not harness.is_root():
+        raise harness.Skip('several users are needed')
+    top = tempfile.mkdtemp(prefix='gpucr-guard-')
+    os.chmod(top, 0o755)
+    try:
+        with open(f'{top}/secret', 'wb') as file:
+            file.write(SECRET)
+        os.chmod(f'{top}/secret', 0o600)
+        yield top
+    finally:
+        shutil.rmtree(top)
+
+
+@contextlib.contextmanager
+def program(*fds):
+    """A user's program, with these descriptors."""
+    with subprocess.Popen(['sleep', '1000'], pass_fds=fds, user=NOBODY, group=NOBODY) as child:
+        try:
+            yield child.pid, os.pidfd_open(child.pid)
+        finally:
+            child.kill()
+
+
+def numbers(top, pid, pidfd, script, is_dump=True):
+    """What the script's calls end with, in order."""
+    env = {'LD_PRELOAD': GUARD, **({'GPUCR_CRIU_ROOT': f'{pid}:{pidfd}'} if is_dump else {})}
+    done = subprocess.run([sys.executable, '-c', BEGIN + script, top, str(pid)], check=True, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, pass_fds=[pidfd])
+    return [errno.errorcode.get(int(word), 'ok') for word in done.stdout.split()]
+
+
+def memory(size):
+    fd = os.memfd_create('test')
+    os.ftruncate(fd, size)
+    return fd
+
+
+def test_memory():
+    """Nothing but new memory is opened for writing."""
+    with directory() as top:
+        named = os.open(f'{top}/secret', os.O_PATH)
+        new, used = memory(0), memory(1)
+        script = f'''
+for fd in {new}, {used}, {named}:
+    print(opened(f'fd/{{fd}}'), opened(f'fd/{{fd}}', os.O_WRONLY | os.O_TRUNC))
+'''
+        with program(named, new, used) as (pid, pidfd):
+            equal(numbers(top, pid, pidfd, script), ['ok', 'ok', *['EPERM'] * 4])
+            with open(f'{top}/secret', 'rb') as file:
+                equal(file.read(), SECRET)
+            equal(set(numbers(top, pid, pidfd, script, is_dump=False)), {'ok'})
+        for fd in named, new, used:
+            os.close(fd)
+
+
+def test_mappings():
+    with directory() as top, program() as (pid, pidfd):
+        script = '''
+name = os.listdir(f'/proc/{pid}/map_files')[0]
+print(opened(f'map_files/{name}'), opened(f'map_files/{name}', os.O_RDONLY))
+'''
+        equal(numbers(top, pid, pidfd, script), ['EPERM', 'ok'])
+
+
+def test_contents():
+    """A deleted file's contents are for a program that could read them."""
+    with directory() as top, program() as (pid, pidfd):
+        script = f'''
+def contents(uid, mode, flags, name='file'):
+    os.close(os.open(f'{{top}}/{{name}}', os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    os.chmod(f'{{top}}/{{name}}', mode)
+    os.chown(f'{{top}}/{{name}}', uid, uid)
+    fd = os.open(f'{{top}}/{{name}}', flags)
+    if name == 'file':
+        os.unlink(f'{{top}}/{{name}}')
+    print(opened(f'fd/{{fd}}', os.O_RDONLY, itself))
+    os.close(fd)
+for uid, mode in (0, 0o600), (0, 0o644), ({NOBODY}, 0o200), ({NOBODY - 1}, 0o600):
+    for flags in os.O_RDONLY, os.O_WRONLY, os.O_PATH:
+        contents(uid, mode, flags)
+contents(0, 0o600, os.O_WRONLY, 'named')
+'''
+        equal(numbers(top, pid, pidfd, script),
+              ['ok', 'EPERM', 'EPERM', 'ok', 'ok', 'ok', 'ok', 'ok', 'ok', 'ok', 'EPERM', 'EPERM', 'ok'])
+
+
+def test_names():
+    """CRIU makes names only where no user could have changed the path."""
+    with directory() as top, program() as (pid, pidfd):
+        os.mkdir(f'{top}/roots')
+        os.mkdir(f'{top}/users')
+        os.chown(f'{top}/users', NOBODY, NOBODY)
+        os.mkdir(f'{top}/users/below')
+        os.symlink(f'{top}/roots', f'{top}/link')
+        script = '''
+def linked(path):
+    return tried(lambda: os.link(f'{top[1:]}/secret', f'{top[1:]}/{path}', src_dir_fd=root, dst_dir_fd=root))
+for path in 'roots/name', 'users/name', 'users/below/name', 'link/name', 'roots/../name', 'name':
+    print(linked(path))
+'''
+        equal(numbers(top, pid, pidfd, script), ['ok', 'EPERM', 'EPERM', 'ENOTDIR', 'EPERM', 'ok'])
+        equal(os.listdir(f'{top}/users'), ['below'])
+
+
+@contextlib.contextmanager
+def swapped(file):
+    """The two processes of swaps_descriptors."""
+    with subprocess.Popen([PROGRAM, file, str(NOBODY)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True) as child:
+        pids = []
+        try:
+            pids = [int(child.stdout.readline()) for _ in range(2)]
+            equal(pids[1], child.pid)
+            yield pids[1]
+        finally:
+            for pid in pids:
+                try_kill(pid, 9)
+            child.kill()
+
+
+def test_real_criu():
+    """It writes its code into memory of the process, and not into root's file."""
+    real = criu.find()
+    with directory() as top:
+        for number in range(ROUNDS):
+            os.mkdir(f'{top}/images-{number}')
+            with swapped(f'{top}/secret') as pid:
+                pidfd = os.pidfd_open(pid)
+                env = {**os.environ, **real.env, 'LD_PRELOAD': GUARD, 'GPUCR_CRIU_ROOT': f'{pid}:{pidfd}'}
+                done = subprocess.run(
+                    ['timeout', '-s', 'KILL', str(criu.SECONDS), real.program, 'dump',
+                     '--no-default-config', '--libdir', real.empty, '-D', f'{top}/images-{number}',
+                     '-t', str(pid)], check=False, stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, pass_fds=[pidfd])
+                os.close(pidfd)
+            with open(f'{top}/secret', 'rb') as file:
+                found = file.read()
+            check(found == SECRET, f'round {number}: {len(found)} bytes')
+            check(done.returncode != 127, done.stdout.decode(errors='replace'))
+
+
+if __name__ == '__main__':
+    PROGRAM = sys.argv.pop(1)
+    harness.main(globals())
