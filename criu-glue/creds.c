@@ -8,6 +8,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <linux/capability.h>
+#include <linux/securebits.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,9 +28,10 @@ static const char *const set_names[GCR_CREDS_SETS] = {"CapInh", "CapPrm", "CapEf
 
 /* A thread that runs. */
 struct thread {
-	pid_t pid;    /* of its process, in our namespace */
-	pid_t number; /* its own, in its namespace */
-	pid_t tid;    /* its own, in ours */
+	pid_t pid;     /* of its process, in our namespace */
+	pid_t number;  /* its own, in its namespace */
+	pid_t tid;     /* its own, in ours */
+	bool is_found; /* in the images */
 };
 
 struct threads {
@@ -172,6 +176,17 @@ static int find_threads(struct threads *threads, const pid_t *pids, size_t count
 
 /* ---- the comparison ---- */
 
+/*
+ * May a thread with these capabilities have the securebits? The kernel does not tell which it has.
+ * Others than this one take CAP_SETPCAP, or have come from a program that had it. A user who gets
+ * them otherwise has power over set-user-ID programs, which inherit them.
+ */
+static bool may_have(uint32_t securebits, const struct gcr_image_creds *kernel)
+{
+	return !(securebits & ~(uint32_t)SECBIT_KEEP_CAPS) ||
+	       kernel->capabilities[GCR_CREDS_PERMITTED] & UINT64_C(1) << CAP_SETPCAP;
+}
+
 /* The name of what differs, for a message; NULL: nothing does. */
 static const char *find_difference(const struct gcr_image_creds *image,
 				   const struct gcr_image_creds *kernel)
@@ -214,20 +229,47 @@ static int check_thread(const struct gcr_image_creds *image, const struct thread
 		return gcr_error_set(error, -result, "process %d: its rights cannot be read: %s",
 				     (int)thread->pid, strerror(-result));
 	difference = find_difference(image, &kernel);
-	if (!difference)
+	if (!difference && may_have(image->securebits, &kernel))
 		return 0;
+	if (!difference)
+		return gcr_error_set(error, EPERM,
+				     "process %d has securebits in CRIU's %s that it may not set "
+				     "itself, and the kernel does not tell whether it has them",
+				     (int)thread->pid, name);
 	return gcr_error_set(error, EPERM,
 			     "process %d has other %s in CRIU's %s than in /proc: somebody has "
 			     "changed what CRIU reads, or the process has got other rights",
 			     (int)thread->pid, difference, name);
 }
 
-/* Checks core-N.img of the thread @number. */
-static int check_image(int images_fd, pid_t number, const struct threads *threads,
-		       struct gcr_error *error)
+/* The thread with this number; NULL: there is none. */
+static struct thread *find_thread(const struct threads *threads, pid_t number)
+{
+	const struct thread key = {.number = number};
+
+	return threads->count
+		       ? bsearch(&key, threads->list, threads->count, sizeof(key), compare_threads)
+		       : NULL;
+}
+
+static int fail_number(pid_t number, const char *words, struct gcr_error *error)
+{
+	return gcr_error_set(error, EPERM,
+			     "thread %d of the tree %s CRIU's images: somebody has changed what "
+			     "CRIU reads",
+			     (int)number, words);
+}
+
+/*
+ * Checks core-N.img of the thread @number, which the images have in @process. CRIU has the numbers
+ * from the processes, too.
+ */
+static int check_image(int images_fd, pid_t number, const struct gcr_criu_process *process,
+		       const struct threads *threads, struct gcr_error *error)
 {
 	_cleanup_(gcr_image_creds_finish) struct gcr_image_creds creds = {0};
-	const struct thread *thread = NULL, key = {.number = number};
+	const struct thread *leader = find_thread(threads, process->pid);
+	struct thread *thread = find_thread(threads, number);
 	_cleanup_free_ void *bytes = NULL;
 	char name[32];
 	size_t size;
@@ -241,10 +283,34 @@ static int check_image(int images_fd, pid_t number, const struct threads *thread
 	if (result < 0)
 		return gcr_criu_image_fail(error, result, name);
 	if (creds.is_dead)
-		return 0;
-	if (threads->count)
-		thread = bsearch(&key, threads->list, threads->count, sizeof(key), compare_threads);
-	return thread ? check_thread(&creds, thread, name, error) : fail_ended(number, error);
+		return thread ? fail_number(number, "has ended in", error) : 0;
+	if (!thread || !leader)
+		return fail_ended(number, error);
+	if (thread->is_found)
+		return fail_number(number, "is twice in", error);
+	if (leader->tid != leader->pid || thread->pid != leader->pid)
+		return fail_number(number, "is in another process in", error);
+	thread->is_found = true;
+	return check_thread(&creds, thread, name, error);
+}
+
+/* Checks all threads of the images, and that these have all threads that run. */
+static int check_images(int images_fd, const struct gcr_criu_tree *tree,
+			const struct threads *threads, struct gcr_error *error)
+{
+	int result = 0;
+
+	for (size_t i = 0; i < tree->count && !result; i++) {
+		const struct gcr_criu_process *process = &tree->processes[i];
+
+		for (size_t j = 0; j < process->count && !result; j++)
+			result = check_image(images_fd, tree->threads[process->first + j], process,
+					     threads, error);
+	}
+	for (size_t i = 0; i < threads->count && !result; i++)
+		if (!threads->list[i].is_found)
+			result = fail_number(threads->list[i].number, "is not in", error);
+	return result;
 }
 
 int gcr_criu_check_creds(int images_fd, const pid_t *pids, size_t count, struct gcr_error *error)
@@ -259,7 +325,5 @@ int gcr_criu_check_creds(int images_fd, const pid_t *pids, size_t count, struct 
 	if (result < 0)
 		return gcr_error_set(error, -result, "the tree's threads cannot be read: %s",
 				     strerror(-result));
-	for (size_t i = 0; i < tree.threads_count && !result; i++)
-		result = check_image(images_fd, tree.threads[i], &threads, error);
-	return result;
+	return check_images(images_fd, &tree, &threads, error);
 }

@@ -15,11 +15,13 @@
 
 /*
  * Compares the images in the directory @images_fd with the processes @pids of the tree, which are
- * stopped. Each thread that CRIU has dumped alive must be a thread of these processes, alive, with
- * the same user ids, group ids, groups, capabilities and no_new_privs. The caller makes sure that
- * the pids have been these processes' all the time. Errors, with a message: -EPERM: an image says
- * something else than the kernel; -EBUSY: a process has ended since CRIU dumped it, so its rights
- * cannot be checked any more; -EIO: an image is damaged; -ENOMEM, and errors of /proc.
+ * stopped. The images must have each thread of these processes once, in its process, and no other
+ * one that is alive, with the same user ids, group ids, groups, capabilities and no_new_privs, and
+ * without securebits that it could not set itself, as the kernel does not tell these. The caller
+ * makes sure that the pids have been these processes' all the time. Errors, with a message: -EPERM:
+ * an image says something else than the kernel; -EBUSY: a process has ended since CRIU dumped it,
+ * so its rights cannot be checked any more; -EIO: an image is damaged; -ENOMEM, and errors of
+ * /proc.
  */
 int gcr_criu_check_creds(int images_fd, const pid_t *pids, size_t count, struct gcr_error *error);
 

@@ -11,6 +11,11 @@
  * datagram socket, it cannot be connected to another one, which would then get messages from root.
  * Each write of CRIU's is one message. If gpucr-drain ends early, CRIU runs on without a log. If
  * the daemon ends, gpucr-drain keeps the log until the last copy of CRIU's descriptor is closed.
+ *
+ * Who has such a copy could send a descriptor, which gpucr-drain would be the last to close.
+ * Closing a file of a FUSE filesystem that does not answer can wait unkillably in the kernel
+ * (Linux 6.16 and newer). So the socket takes no descriptors where the kernel knows how, and
+ * gpucr-drain is left behind if it does not end.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,6 +30,12 @@
 
 /* How long gpucr-drain may take for the rest of the log before it is killed. */
 #define REST_USEC (5 * GCR_USEC_PER_SEC)
+/* How long it may take to end then before it is left behind. */
+#define KILL_USEC GCR_USEC_PER_SEC
+
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* Linux 6.16 */
+#endif
 
 /* Our ends of what gpucr-drain gets, and the file. */
 struct ends {
@@ -56,6 +67,7 @@ static int make_pair(int *ret_its, int *ret_other)
 /* Makes all of @ends, which close_ends() closes, also after an error. -errno. */
 static int make_ends(int work_fd, const char *name, struct ends *ends)
 {
+	const int none = 0;
 	int r;
 
 	*ends = (struct ends){{-1, -1, -1}, -1, -1};
@@ -64,7 +76,11 @@ static int make_ends(int work_fd, const char *name, struct ends *ends)
 	if (ends->drain[0] < 0)
 		return -errno;
 	r = make_pair(&ends->drain[1], &ends->log);
-	return r < 0 ? r : make_pair(&ends->drain[2], &ends->end);
+	if (r < 0)
+		return r;
+	/* An error is ignored: older kernels do not know this. */
+	setsockopt(ends->drain[1], SOL_SOCKET, SO_PASSRIGHTS, &none, sizeof(none));
+	return make_pair(&ends->drain[2], &ends->end);
 }
 
 int gcr_criu_keep_log(const struct gcr_criu_program *criu, const struct gcr_criu_options *options,
@@ -93,6 +109,11 @@ int gcr_criu_keep_log(const struct gcr_criu_program *criu, const struct gcr_criu
 	return 0;
 }
 
+static void forget(void *data)
+{
+	(void)data;
+}
+
 void gcr_criu_complete_log(struct gcr_criu_job *job)
 {
 	static const char byte = 'e';
@@ -104,9 +125,12 @@ void gcr_criu_complete_log(struct gcr_criu_job *job)
 	}
 	if (!job->log)
 		return;
-	if (job->log->pidfd >= 0)
-		gcr_criu_wait(job->log, REST_USEC, -1);
-	/* Kills it, if it has not ended. */
-	gcr_criu_destroy(job->log);
-	job->log = NULL;
+	if (job->log->pidfd >= 0 && gcr_criu_wait(job->log, REST_USEC, -1) < 0) {
+		gcr_criu_kill(job->log);
+		if (gcr_criu_wait(job->log, KILL_USEC, -1) < 0) {
+			gcr_criu_leave(TAKE_PTR(job->log), forget, NULL);
+			return;
+		}
+	}
+	gcr_criu_destroy(TAKE_PTR(job->log));
 }

@@ -22,6 +22,7 @@ enum {
 
 	FIELD_IDS = 1,		/* to 8 */
 	FIELD_CAPABILITIES = 9, /* to 12 */
+	FIELD_SECUREBITS = 13,
 	FIELD_GROUPS = 14,
 	FIELD_NO_NEW_PRIVS = 18,
 	FIELD_AMBIENT = 19,
@@ -110,6 +111,10 @@ static int take_number(struct reading *reading, unsigned int field, uint64_t val
 		return take_group(creds, value);
 	if (field == FIELD_NO_NEW_PRIVS)
 		creds->no_new_privs = value;
+	if (field == FIELD_SECUREBITS && value > UINT32_MAX)
+		return -EIO;
+	if (field == FIELD_SECUREBITS)
+		creds->securebits = (uint32_t)value;
 	return 0;
 }
 
@@ -122,7 +127,7 @@ static int take_field(struct reading *reading, const struct gcr_protobuf_field *
 	/* Fields with other numbers are texts, the profiles of security modules. */
 	if (field->wire == GCR_PROTOBUF_BYTES && field->number != FIELD_GROUPS &&
 	    field->number != FIELD_AMBIENT &&
-	    (field->number < FIELD_IDS || field->number >= FIELD_CAPABILITIES + GCR_CREDS_AMBIENT))
+	    (field->number < FIELD_IDS || field->number > FIELD_SECUREBITS))
 		return 0;
 	if (field->wire != GCR_PROTOBUF_VARINT && field->wire != GCR_PROTOBUF_BYTES)
 		return -EIO;

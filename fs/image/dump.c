@@ -274,6 +274,28 @@ static int leave_session(struct gcr_dump *dump, struct gcr_error *error)
 }
 
 /*
+ * Lets the owner of the tree read CRIU's log of his own dump. To be called when no process of the
+ * tree has other rights than his.
+ */
+static void show_own_log(const struct gcr_dump *dump)
+{
+	if (!gcr_command_is_root(dump->task->command) && dump->work_fd >= 0)
+		gcr_criu_show_log(dump->work_fd);
+}
+
+/* Runs CRIU. If CRIU fails, the owner may read why, unless the tree has other rights than his. */
+static int run_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, struct gcr_error *error)
+{
+	int result = gcr_dump_run_criu(dump, ret_job, error);
+	struct gcr_error unused;
+
+	if (result < 0 && !gcr_dump_find_tree(dump, &unused) &&
+	    !gcr_dump_check_owner(dump, &unused))
+		show_own_log(dump);
+	return result;
+}
+
+/*
  * Makes the place and publishes it, with the tree frozen and parked. The caller rolls back on an
  * error.
  */
@@ -302,7 +324,7 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 	if (!result)
 		result = gcr_dump_begin_reading(dump, error);
 	if (!result)
-		result = gcr_dump_run_criu(dump, &job, error);
+		result = run_criu(dump, &job, error);
 	/*
 	 * Processes that were started since the tree was listed are stopped too, and must be ended.
 	 */
@@ -311,6 +333,8 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 	/* The tree is stopped: from here on no process can change its user. */
 	if (!result)
 		result = gcr_dump_check_owner(dump, error);
+	if (!result)
+		show_own_log(dump);
 	if (!result)
 		result = gcr_dump_check_members(dump, error);
 	if (!result)

@@ -76,7 +76,8 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 	*ret_work_fd = gcr_criu_log_directory(dump->daemon, subject, dump->uid, error);
 	if (*ret_work_fd < 0)
 		return *ret_work_fd;
-	if (dump->uid && gcr_command_is_root(dump->task->command))
+	/* A process may get other rights, and CRIU would tell its addresses and its files. */
+	if (dump->uid)
 		result = gcr_criu_hide_log(*ret_work_fd, error);
 	if (result < 0)
 		return result;

@@ -136,6 +136,56 @@ def test_whose_log():
         dump.as_before(machine, one)
 
 
+# Starts a program when it is told to.
+STARTER = """
+import os, signal, subprocess, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+subprocess.Popen(['/bin/sh', '-c', sys.argv[1]], preexec_fn=lambda: signal.pthread_sigmask(
+    signal.SIG_UNBLOCK, [signal.SIGUSR1]))
+signal.sigwait([signal.SIGUSR1])
+subprocess.Popen([sys.argv[2], '1000'])
+while True:
+    signal.pause()
+"""
+
+
+def test_log_of_others_rights():
+    """A process of the tree executes a set-user-ID program before CRIU holds it. The log, in which CRIU
+    tells where that has its memory, is not the user's; not even if CRIU fails."""
+    need_root()
+    if os.statvfs('/tmp').f_flag & os.ST_NOSUID:
+        raise Skip('/tmp has no set-user-ID programs')
+    with dump.machine(wrapped=True) as machine:
+        os.chmod(machine.directory, 0o755)
+        other = shutil.copy('/bin/sleep', f'{machine.directory}/other')
+        os.chmod(other, 0o4755)
+        for name in 'one.out', 'one.err':
+            with open(f'{machine.directory}/{name}', 'w', encoding='utf-8') as file:
+                os.fchown(file.fileno(), NOBODY, -1)
+        root = dump.Program(machine, dump.demo_in_shell(machine, 'one'), other, name='starter',
+                            command=[sys.executable, '-c', STARTER], uid=NOBODY)
+        one = dump.Program.below(root, 'one').wait_ready()
+        path = machine.path(root.pid, 'criu.log')
+
+        def readable():
+            return as_user(lambda: error_of(lambda: open(path, 'rb').close()))
+
+        machine.criu.set('wait')
+        writer = machine.writer(root.pid, 'dump', uid=NOBODY)
+        machine.criu.wait()
+        os.kill(root.pid, signal.SIGUSR1)
+        children = f'/proc/{root.pid}/task/{root.pid}/children'
+        wait_for(lambda: any(harness.read_file(f'/proc/{pid}/comm') == 'other\n'
+                             for pid in harness.read_file(children).split()), 'the other program')
+        machine.criu.go()
+        # Where CRIU may dump no other user's process, it fails by itself.
+        check(writer.result() != 'ok', 'it was to fail')
+        equal([os.stat(path).st_uid, readable()], [0, 'EACCES'])
+        check(harness.read_file(path), 'there is a log')
+        machine.criu.set()
+        dump.as_before(machine, one)
+
+
 # With a child that does nothing; who ends is reaped at once, or not before its parent looks.
 PARENT = """
 import os, signal, sys, time

@@ -37,7 +37,7 @@ def machines():
         raise harness.Skip('several users are needed')
     with restore.machine() as machine:
         if not HAS_RESOURCE:
-            with_limits(machine)
+            with_limits(machine, machine.restores.directory)
         os.chmod(machine.directory, 0o755)
         secret, users = f'{machine.directory}/secret', f'{machine.directory}/users'
         os.mkdir(secret, 0o755)
@@ -49,7 +49,7 @@ def machines():
         yield machine, secret, users
 
 
-def with_limits(machine):
+def with_limits(machine, folder):
     """The daemon starts anew with a CRIU that need not be able to do everything."""
     program = next(word[5:] for word in machine.options.split(',') if word.startswith('criu='))
     with open(program, encoding='utf-8') as file:
@@ -58,7 +58,7 @@ def with_limits(machine):
     directory = os.path.dirname(real)
     if not os.path.exists(f'{directory}/root/loader'):
         raise harness.Skip('CRIU dumps no process of another user here')
-    path = f'{machine.restores.directory}/criu-with-limits'
+    path = f'{folder}/criu-with-limits'
     with open(path, 'w', encoding='utf-8') as file:
         file.write(CRIU.format(library=f'{BUILD}/test/e2e/liblimits.so', directory=directory))
     os.chmod(path, 0o755)

@@ -7,6 +7,8 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <inttypes.h>
+#include <linux/capability.h>
+#include <linux/securebits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -76,6 +78,7 @@ struct creds {
 	uint64_t sets[5];
 	uint64_t groups[8];
 	unsigned int groups_count;
+	uint64_t securebits;
 	bool no_new_privs;
 	bool is_old; /* of CRIU 3: without the ambient set */
 	bool is_packed;
@@ -97,7 +100,7 @@ static void write_core(pid_t number, const struct creds *creds)
 		put_number(&inner, i + 1, creds->ids[i]);
 	for (unsigned int i = 0; i < 4; i++)
 		put_set(&inner, i + 9, creds->sets[i]);
-	put_number(&inner, 13, 0);
+	put_number(&inner, 13, creds->securebits);
 	if (creds->is_packed) {
 		struct message groups = {0};
 
@@ -255,6 +258,26 @@ static void test_groups(pid_t pid)
 	CHECK(check(pid, "other groups") == -EPERM);
 }
 
+/* The kernel does not tell securebits: the images may have those that the process may set. */
+static void test_securebits(pid_t pid)
+{
+	struct creds creds = creds_of(pid);
+	bool may_set = creds.sets[1] & UINT64_C(1) << CAP_SETPCAP;
+
+	write_tree(&pid, 1, 0);
+	for (unsigned int bit = 0; bit < 32; bit++) {
+		creds.securebits = UINT64_C(1) << bit;
+		write_core(pid, &creds);
+		if (may_set || creds.securebits == SECBIT_KEEP_CAPS)
+			CHECK(!check(pid, NULL));
+		else
+			CHECK(check(pid, "securebits") == -EPERM);
+	}
+	creds.securebits = UINT64_C(1) << 32;
+	write_core(pid, &creds);
+	CHECK(check(pid, "damaged") == -EIO);
+}
+
 /* An image without the ambient set cannot be compared with it. */
 static void test_old(pid_t pid)
 {
@@ -285,9 +308,15 @@ static void test_threads(void)
 	CHECK(!pthread_create(&thread, NULL, wait_for_signal, &tid));
 	while (!__atomic_load_n(&tid, __ATOMIC_ACQUIRE))
 		usleep(1000);
-	write_tree(&pid, 1, tid);
 	write_core(pid, &creds);
 	write_core(tid, &creds);
+	write_tree(&pid, 1, pid);
+	CHECK(check(pid, "is twice in") == -EPERM);
+	write_tree(&tid, 1, pid);
+	CHECK(check(pid, "is in another process in") == -EPERM);
+	write_tree(&pid, 1, 0);
+	CHECK(check(pid, "is not in") == -EPERM);
+	write_tree(&pid, 1, tid);
 	CHECK(!check(pid, NULL));
 	creds.ids[2]++;
 	write_core(tid, &creds);
@@ -311,6 +340,11 @@ static void test_ended(struct child child)
 	write_core(pids[0], &own);
 	write_core(pids[1], &creds);
 	CHECK(!gcr_criu_check_creds(images_fd, pids, 2, &error));
+	creds.state = 2;
+	write_core(pids[1], &creds);
+	CHECK(gcr_criu_check_creds(images_fd, pids, 2, &error) == -EPERM);
+	creds.state = 1;
+	write_core(pids[1], &creds);
 	/* The process has to be one of the tree, not just any. */
 	CHECK(gcr_criu_check_creds(images_fd, pids, 1, &error) == -EBUSY);
 	CHECK(!kill(child.pid, SIGKILL));
@@ -372,6 +406,8 @@ int main(void)
 	test_differences(getpid());
 	test_differences(child.pid);
 	test_groups(child.pid);
+	test_securebits(getpid());
+	test_securebits(child.pid);
 	test_old(child.pid);
 	test_threads();
 	test_ended(child);

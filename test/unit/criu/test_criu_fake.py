@@ -4,6 +4,7 @@
 usage: test_criu_fake.py PATH-OF-CRIU_TOOL [TEST...]"""
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -175,17 +176,57 @@ def test_stolen_log(place):
 
 
 def test_messages_of_no_bytes(place):
-    """They are not the end of the log, and descriptors in a message are nobody's."""
+    """They are not the end of the log, and descriptors in a message are nobody's: newer kernels do
+    not even take them."""
     with open(f'{place.path}/odd.py', 'w') as file:
         file.write('import array, os, socket\n'
                    'one = socket.socket(fileno=1)\n'
                    'one.send(b"")\n'
-                   'one.sendmsg([b"with\\n"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, '
-                   'array.array("i", [0, 1, 2]))])\n'
+                   'rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]\n'
+                   'try:\n'
+                   '    one.sendmsg([b"with\\n"], rights)\n'
+                   '    open("taken", "w")\n'
+                   'except PermissionError:\n'
+                   '    one.send(b"with\\n")\n'
                    'one.send(b"")\n'
                    'one.detach()\n')
     place.criu('dump', 'pid=1', place.fake(f'{sys.executable} {place.path}/odd.py; echo after; exit 0'))
     check(log_of(place) == b'with\nafter\n', log_of(place))
+    release = tuple(int(word) for word in re.match(r'(\d+)\.(\d+)', os.uname().release).groups())
+    check(release < (6, 16) or not os.path.exists(f'{place.path}/images/taken'), 'one was taken')
+
+
+# Cannot be waited for while another process traces it, as one that the kernel does not let be killed.
+IMMORTAL = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None)
+libc.ptrace.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+traced = os.getpid()
+if not os.fork():
+    os.setsid()
+    if not libc.ptrace(0x4206, traced, None, None):  # PTRACE_SEIZE
+        open(f'{sys.argv[1]}/immortal', 'w').write(str(os.getpid()))
+    time.sleep(60)
+    os._exit(0)
+libc.prctl(0x59616d61, -1, 0, 0, 0)  # PR_SET_PTRACER
+time.sleep(60)
+"""
+
+
+def test_log_that_does_not_end(place):
+    """What keeps the log is left behind."""
+    with open(f'{place.path}/immortal.py', 'w') as file:
+        file.write(IMMORTAL)
+    with open(f'{place.path}/keeper', 'w') as file:
+        file.write(f'#!/bin/sh\nexec {sys.executable} {place.path}/immortal.py {place.path}\n')
+    os.chmod(f'{place.path}/keeper', 0o755)
+    began = time.monotonic()
+    place.criu('dump', 'pid=1', f'log_program={place.path}/keeper', place.fake(
+        f'until [ -s {place.path}/immortal ]; do sleep 0.02; done; exit 0'))
+    took = time.monotonic() - began
+    with open(f'{place.path}/immortal') as file:
+        os.kill(int(file.read()), signal.SIGKILL)
+    check(5 < took < 20, f'it took {took:.1f} s')
 
 
 def test_no_program_for_the_log(place):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The guard in CRIU: who has got the pid of the root of a dumped tree is not traced."""
+"""The guard in CRIU: who has got the pid of the root of a dumped tree is not traced, and no namespace
+of a user namespace of its own is entered."""
 import contextlib
 import errno
 import os
@@ -10,8 +11,9 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 import harness
-from harness import BUILD, equal
+from harness import BUILD, check, equal
 
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 GUARD = f'{BUILD}/backend/cuda/libgpucr-criu-guard.so'
 # In CRIU's place: attaches to a process as it does.
 TRACER = '''
@@ -24,10 +26,19 @@ done = libc.ptrace(PTRACE_SEIZE, int(sys.argv[1]), None, None)
 print(ctypes.get_errno() if done else 0)
 '''
 
+# The same, enters a namespace.
+ENTERER = '''
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+done = libc.setns(os.open(sys.argv[1], os.O_RDONLY), 0)
+print(ctypes.get_errno() if done else 0)
+'''
+OWN = "gpucr-criu-guard: the tree has a user namespace of its own\n"
+
 
 @contextlib.contextmanager
-def program():
-    with subprocess.Popen(['sleep', '1000']) as child:
+def program(**options):
+    with subprocess.Popen(['sleep', '1000'], **options) as child:
         try:
             yield child.pid, os.pidfd_open(child.pid)
         finally:
@@ -63,6 +74,36 @@ def test_others():
         with program() as (ended, pidfd):
             os.kill(ended, signal.SIGKILL)
         equal(attach(pid, root, pidfd)[0], 0)
+
+
+def enter(pid, name, env):
+    done = subprocess.run([sys.executable, '-c', ENTERER, f'/proc/{pid}/ns/{name}'], check=True,
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          env={'LD_PRELOAD': GUARD, **env})
+    return int(done.stdout), done.stderr
+
+
+def unshare(*kinds):
+    if harness.LIBC.unshare(sum(kinds)):
+        raise OSError(errno.ENOSYS, 'unshare')  # none that a test expects
+
+
+def test_namespaces():
+    dump = {'GPUCR_CRIU_ROOT': '1:9'}
+    try:
+        with program(preexec_fn=lambda: unshare(CLONE_NEWUSER, CLONE_NEWNS)) as (pid, _):
+            for name in 'user', 'mnt':
+                equal(enter(pid, name, dump), (errno.EPERM, OWN), name)
+                check(OWN not in enter(pid, name, {})[1], 'a restore has no such process')
+    except subprocess.SubprocessError as reason:
+        raise harness.Skip('there are no user namespaces') from reason
+    if harness.is_root():
+        with program(preexec_fn=lambda: unshare(CLONE_NEWNS)) as (pid, _):
+            equal(enter(pid, 'mnt', dump), (0, ''), 'which root has made')
+            equal(enter(pid, 'net', dump), (0, ''), 'ours')
+    # What is no namespace, and ours, which the kernel does not let us enter.
+    equal(enter(os.getpid(), '../status', dump)[0], errno.EPERM)
+    equal(enter(os.getpid(), 'user', dump), (errno.EINVAL, ''))
 
 
 if __name__ == '__main__':
