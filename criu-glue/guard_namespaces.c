@@ -6,19 +6,17 @@
  * CRIU enters no namespace that belongs to another user namespace than its own: the dump fails.
  */
 #include "criu-glue/guard.h"
+#include "criu-glue/guard_dump.h"
 
 #include <errno.h>
 #include <linux/nsfs.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include "criu-glue/criu.h"
 
 static bool is_our_user_namespace(int fd)
 {
@@ -49,7 +47,7 @@ static bool is_ours(int fd)
 
 GCR_GUARD_EXPORT int setns(int fd, int type)
 {
-	if (getenv(GCR_CRIU_ROOT_VARIABLE) && !is_ours(fd)) {
+	if (gcr_guard_is_dump() && !is_ours(fd)) {
 		fprintf(stderr, "gpucr-criu-guard: the tree has a user namespace of its own\n");
 		errno = EPERM;
 		return -1;
