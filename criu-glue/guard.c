@@ -12,8 +12,8 @@
  *    receiver, which looks into its socket only when the sender has told it to.
  *
  * All other sockets are unaffected by these. What CRIU does with the files of a restored program:
- * guard_files.c; with its sockets: guard_sockets.c; with the files and the namespaces of a dumped one:
- * guard_dump.c, guard_namespaces.c.
+ * guard_files.c; with its sockets: guard_sockets.c; with the files and the namespaces of a dumped
+ * one: guard_dump.c, guard_namespaces.c.
  *
  * CRIU gets the root of a dumped tree by its pid. The guard knows the root by its pidfd, and lets
  * CRIU trace no other process that was given the pid: from PTRACE_SEIZE on, the pid cannot change
