@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import resource
+import shutil
 import signal
 import sys
 
@@ -343,6 +344,26 @@ def test_managed_memory_of_those_whom_the_start_could_not_watch():
         machine.daemon.wait()
         machine.let_go()
         check_found_later(machine, demo.pid, 'running')
+        demo.wait_ticks()
+        wait_for(lambda: machine.status(demo.pid)['engine'] == vendor.ENGINE, 'its library')
+        vmm.cycle(machine, demo)
+
+
+def test_store_is_lost_before_vram_is_given_up():
+    """The program has not heard that it may give its VRAM up, and VRAM has all of its bytes."""
+    needs_cuda('a library that waits for the next daemon')
+    with vmm.machine(start=False) as machine:
+        start_failing(machine, 'commit')
+        demo = vmm.demo(machine, '--bytes', '4M', '--buffers', 2, *vendor.MANAGED)
+        machine.writer(demo.pid, 'freeze')
+        machine.wait_status(demo.pid, 'phase', 'commit')
+        machine.daemon.kill()
+        machine.daemon.wait()
+        for name in os.listdir(f'{machine.runtime}/store'):
+            if name.startswith(f'{demo.pid}-'):
+                shutil.rmtree(f'{machine.runtime}/store/{name}')
+        machine.start()
+        machine.wait_status(demo.pid, 'state', 'running')
         demo.wait_ticks()
         wait_for(lambda: machine.status(demo.pid)['engine'] == vendor.ENGINE, 'its library')
         vmm.cycle(machine, demo)
