@@ -232,7 +232,9 @@ static int take_file(struct gcr_managed_piece *piece, int fd, struct gcr_error *
 	if (result < 0)
 		return gcr_error_set(error, -result, "no room for a descriptor: %s",
 				     strerror(-result));
-	gcr_descriptor_close(&piece->file);
+	/* If the program has closed the old one, the new one may have its number. */
+	if (piece->file.fd != kept.fd)
+		gcr_descriptor_close(&piece->file);
 	piece->file = kept;
 	piece->is_newer = false;
 	return 0;
