@@ -94,7 +94,11 @@ int gcr_vmm_recover(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_e
 		return gcr_vmm_map_error(result, error);
 	if (vmm->phase == GCR_PRELOAD_INCOMING)
 		result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_LET_GO, error);
-	if (!result && !is_freezing && vmm->phase == GCR_PRELOAD_HANDED)
+	/*
+	 * Before COMMIT, VRAM still has all bytes: a process whose files are lost goes back to
+	 * running.
+	 */
+	if (!result && !is_freezing && vmm->snapshot && vmm->phase == GCR_PRELOAD_HANDED)
 		result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_COMMIT, error);
 	if (result < 0)
 		return gcr_vmm_map_error(result, error);

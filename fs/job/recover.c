@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@
 #include "fs/engine/park.h"
 #include "fs/helper/helper.h"
 #include "fs/job/operation.h"
+#include "fs/job/sampler.h"
 #include "fs/process/process.h"
 #include "fs/process/vendor.h"
 #include "fs/store/record.h"
@@ -21,7 +23,9 @@
 #include "lib/clock.h"
 
 /* A recovery that cannot be made now is tried again after this time. */
-#define RETRY_USEC (10 * GCR_USEC_PER_SEC)
+#define RETRY_USEC  (10 * GCR_USEC_PER_SEC)
+/* The same for a process that could not be listed, or whose record could not be read. */
+#define MISSED_USEC (2 * GCR_USEC_PER_SEC)
 
 struct process_id {
 	pid_t pid;
@@ -37,6 +41,9 @@ static struct {
 		struct process_id thawed, frozen;
 	} * list;
 } interrupted = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Has some process with a record not been recovered yet? See gcr_recover_missed(). */
+static atomic_bool has_missed;
 
 static bool is_same(const struct process_id *left, const struct process_id *right)
 {
@@ -157,6 +164,9 @@ static int recover_one(const struct gcr_record *record, void *data)
 	if (result < 0) {
 		gcr_log(LOG_ERR, record->pid, "has a record, but cannot be listed: %s",
 			strerror(-result));
+		/* ENOENT: of a user whose processes are not this daemon's. */
+		if (result != -ENOENT)
+			atomic_store(&has_missed, true);
 		return 0;
 	}
 	note_exchanges(record);
@@ -346,10 +356,18 @@ static bool has_record(const struct gcr_process *process, struct gcr_record *ret
 				ret_record);
 }
 
+/* Does the error not depend on what is in the record? */
+static bool may_pass(int error)
+{
+	return error == ENOMEM || error == EMFILE || error == ENFILE;
+}
+
 static void unreadable(const char *name, int error, void *data)
 {
 	gcr_log(LOG_ERR, 0, "the record %s cannot be read (%s) and is left where it is", name,
 		strerror(error));
+	if (may_pass(error))
+		atomic_store(&has_missed, true);
 }
 
 int gcr_recover(struct gcr_daemon *daemon)
@@ -358,6 +376,8 @@ int gcr_recover(struct gcr_daemon *daemon)
 
 	atomic_store(&daemon->recovered, true);
 	gcr_vendor_keep_spares(daemon);
+	if (atomic_load(&has_missed))
+		gcr_sampler_wake(daemon->sampler);
 	return result;
 }
 
@@ -387,6 +407,44 @@ void gcr_recover_late(struct gcr_process *process)
 	}
 	settle(process, &record, operation);
 	gcr_vendor_keep_spares(daemon);
+}
+
+static int recover_missed(const struct gcr_record *record, void *data)
+{
+	struct gcr_daemon *daemon = data;
+	struct gcr_process *process;
+	int result = gcr_processes_claim(daemon->processes, record->pid, record->start_ticks,
+					 gcr_vendor_of_engine(daemon, record->engine),
+					 GCR_CLAIM_VERB, &process);
+
+	if (result == -ESRCH)
+		gcr_record_remove(daemon->runtime_fd, record->pid, record->start_ticks);
+	else if (result < 0 && result != -ENOENT)
+		atomic_store(&has_missed, true);
+	if (result < 0)
+		return 0;
+	gcr_recover_late(process);
+	gcr_process_unclaim(process, GCR_CLAIM_VERB);
+	gcr_process_unref(process);
+	return 0;
+}
+
+static void still_unreadable(const char *name, int error, void *data)
+{
+	if (may_pass(error))
+		atomic_store(&has_missed, true);
+}
+
+bool gcr_recover_missed(struct gcr_daemon *daemon, int64_t *again_usec)
+{
+	if (!atomic_load(&daemon->recovered) || gcr_clock_usec() < *again_usec)
+		return atomic_load(&has_missed);
+	if (!atomic_exchange(&has_missed, false))
+		return false;
+	if (gcr_record_each(daemon->runtime_fd, recover_missed, still_unreadable, daemon) < 0)
+		atomic_store(&has_missed, true);
+	*again_usec = gcr_clock_usec() + MISSED_USEC;
+	return atomic_load(&has_missed);
 }
 
 void gcr_recover_returned(struct gcr_process *process)

@@ -27,6 +27,13 @@ int gcr_recover(struct gcr_daemon *daemon);
 void gcr_recover_late(struct gcr_process *process);
 
 /*
+ * If gcr_recover() could not list a process that has a record, or had no memory or no descriptor to
+ * read a record: try again, at most once in a while, for which @again_usec is the caller's to keep,
+ * and at first 0. Returns whether there still are such processes. Called by one thread.
+ */
+bool gcr_recover_missed(struct gcr_daemon *daemon, int64_t *again_usec);
+
+/*
  * The library of a process that the daemon takes for frozen says that the program runs: the library
  * could not be told of the commit, and has taken its memory back. Start a recovery.
  */

@@ -44,6 +44,7 @@ struct gcr_sampler {
 	struct gcr_daemon *daemon;
 	pthread_t thread;
 	unsigned int workers_ended;    /* used by the thread only: count at the last pass */
+	int64_t recover_again_usec;    /* likewise: see gcr_recover_missed() */
 	struct wait waits[OWNERS_MAX]; /* likewise, of this pass */
 	size_t waits_count;
 	pthread_mutex_t lock;
@@ -288,6 +289,7 @@ static void *run(void *data)
 		sampler->woken = false;
 		pthread_mutex_unlock(&sampler->lock);
 		any = sample_all(sampler, message);
+		any |= gcr_recover_missed(sampler->daemon, &sampler->recover_again_usec);
 		pthread_mutex_lock(&sampler->lock);
 		if (!any) {
 			while (!sampler->woken && !sampler->stopping)

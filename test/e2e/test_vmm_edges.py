@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import resource
+import shutil
 import signal
 import sys
 
@@ -302,6 +303,69 @@ def test_a_start_that_can_watch_nobody():
         machine.wait_status(demo.pid, 'state', 'frozen')
         vmm.check_files(machine, demo)
         vmm.settle(machine, demo)
+        vmm.cycle(machine, demo)
+
+
+def check_found_later(machine, pid, state):
+    """A daemon starts that can watch nobody at first: @pid is recovered when it can."""
+    machine.daemon.kill()
+    machine.daemon.wait()
+    start_failing(machine, 'watch')
+    equal(machine.pids(), [])
+    machine.faults()
+    fail(machine, '')
+    wait_for(lambda: machine.pids() == [pid], 'it to be found')
+    machine.wait_status(pid, 'state', state)
+    machine.wait_status(pid, 'verb', '-')
+
+
+def test_the_driver_has_those_whom_the_start_could_not_watch():
+    """No library says that such a process is frozen: only its record does."""
+    needs_cuda('the engine `driver`')
+    for env, verb in (({'GPUCR_PRELOAD_VMM': '0'}, 'freeze'), ({'GPUCR_PRELOAD': ''}, 'freeze unseen')):
+        with vmm.machine() as machine:
+            demo = machine.demo('--bytes', '4M', env=env).wait_ready()
+            machine.must(demo.pid, verb)
+            check_found_later(machine, demo.pid, 'frozen')
+            machine.must(demo.pid, 'thaw')
+            demo.wait_ticks()
+
+
+def test_managed_memory_of_those_whom_the_start_could_not_watch():
+    """The daemon before died while their memory was held: only a daemon gives it back."""
+    needs_cuda('managed memory')
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, '--bytes', '4M', '--buffers', 2, *vendor.MANAGED)
+        machine.watch_faults()
+        machine.hold_at('cuMemExportToShareableHandle thread=gpucr-agent error=CUDA_ERROR_UNKNOWN')
+        machine.writer(demo.pid, 'freeze')
+        machine.wait_faulted()
+        machine.daemon.kill()
+        machine.daemon.wait()
+        machine.let_go()
+        check_found_later(machine, demo.pid, 'running')
+        demo.wait_ticks()
+        wait_for(lambda: machine.status(demo.pid)['engine'] == vendor.ENGINE, 'its library')
+        vmm.cycle(machine, demo)
+
+
+def test_store_is_lost_before_vram_is_given_up():
+    """The program has not heard that it may give its VRAM up, and VRAM has all of its bytes."""
+    needs_cuda('a library that waits for the next daemon')
+    with vmm.machine(start=False) as machine:
+        start_failing(machine, 'commit')
+        demo = vmm.demo(machine, '--bytes', '4M', '--buffers', 2, *vendor.MANAGED)
+        machine.writer(demo.pid, 'freeze')
+        machine.wait_status(demo.pid, 'phase', 'commit')
+        machine.daemon.kill()
+        machine.daemon.wait()
+        for name in os.listdir(f'{machine.runtime}/store'):
+            if name.startswith(f'{demo.pid}-'):
+                shutil.rmtree(f'{machine.runtime}/store/{name}')
+        machine.start()
+        machine.wait_status(demo.pid, 'state', 'running')
+        demo.wait_ticks()
+        wait_for(lambda: machine.status(demo.pid)['engine'] == vendor.ENGINE, 'its library')
         vmm.cycle(machine, demo)
 
 

@@ -151,6 +151,25 @@ def test_a_later_call_fails():
                 vmm.settle(machine, demo)
 
 
+def test_access_that_fails_and_then_the_unmap():
+    """What stays mapped is not forgotten: the driver could never restore the program with it."""
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, *SMALL)
+        for nth, unmaps in ((1, 1), (3, 1), (1, 2)):
+            for freeze in ('freeze', 'freeze data'):
+                machine.must(demo.pid, freeze)
+                machine.watch_faults()
+                machine.faults(f'cuMemSetAccess {vmm.ROLES["program"]} nth={nth} error=CUDA_ERROR_UNKNOWN',
+                               f'cuMemUnmap {vmm.ROLES["program"]} times={unmaps} error=CUDA_ERROR_UNKNOWN')
+                result = machine.write(demo.pid, 'thaw')
+                hit = machine.faulted()
+                machine.faults()
+                equal(result, 'EIO', f'{hit}')
+                check(len(hit) > unmaps, f'{hit}')
+                check_reached(machine, demo, 'thaw', result, f'access {nth}, {unmaps} unmaps')
+                vmm.settle(machine, demo)
+
+
 def test_calls_that_fail_again_and_again():
     """The way back needs them too. When they work again, so does a thaw."""
     with vmm.machine() as machine:

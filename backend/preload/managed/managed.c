@@ -217,6 +217,7 @@ int gcr_managed_table(struct gcr_managed *const **ret_allocations, size_t *ret_c
 /* Gives the piece its file @fd, which it owns from here on. -errno: @fd is closed. */
 static int take_file(struct gcr_managed_piece *piece, int fd, struct gcr_error *error)
 {
+	struct gcr_descriptor kept = {.fd = -1};
 	int result = 0;
 
 	/* Bytes that a daemon which has died since was not able to put into the store. */
@@ -226,12 +227,17 @@ static int take_file(struct gcr_managed_piece *piece, int fd, struct gcr_error *
 		close(fd);
 		return result;
 	}
+	result = gcr_descriptor_keep(fd, &kept);
+	/* The old file may be the only one with those bytes, so the piece keeps it. */
+	if (result < 0)
+		return gcr_error_set(error, -result, "no room for a descriptor: %s",
+				     strerror(-result));
+	/* If the program has closed the old one, the new one may have its number. */
+	if (piece->file.fd != kept.fd)
+		gcr_descriptor_close(&piece->file);
+	piece->file = kept;
 	piece->is_newer = false;
-	gcr_descriptor_close(&piece->file);
-	result = gcr_descriptor_keep(fd, &piece->file);
-	return result < 0 ? gcr_error_set(error, -result, "no room for a descriptor: %s",
-					  strerror(-result))
-			  : 0;
+	return 0;
 }
 
 int gcr_managed_files(size_t first, size_t count, int *fds, struct gcr_error *error)

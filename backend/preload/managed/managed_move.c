@@ -13,10 +13,13 @@
  *   hold          threads that are not stopped, a full store: nothing has changed; if only some
  *                 addresses are held, their contents are in the files: as for free
  *                 threads that are released during the hold (the helper that stops them is killed):
- *                 a lost write cannot be excluded, and the memory stays out for ever
+ *                 a lost write cannot be excluded, and the memory stays out for ever;
+ *                 no thread gets a page of it
  *   free          the held addresses stay held, and the memory can come back from the files
  *   in            an allocation, its address, a copy: all is freed and held again; the files stay
  *                 threads that are not stopped: nothing has changed
+ *                 threads that are released before the pages which they got are away again: as for
+ *                 those released during the hold
  *                 threads that are released while the memory comes back, and have touched something
  *                 (the helper is killed): they may have seen memory without its contents, and the
  *                 gate stays closed for ever
@@ -570,6 +573,44 @@ static int write_back(struct gcr_error *error)
 	return r;
 }
 
+static int doubtful(struct gcr_error *error)
+{
+	return gcr_error_set(error, EIO,
+			     "its managed memory may lack what its threads wrote last: they were "
+			     "let go while it was being moved");
+}
+
+/*
+ * Takes the pages away that threads got. They are in the files by now, but a thread that is let go
+ * would write to its page all the same, without a page fault, and the file would lack that.
+ * -ENOTRECOVERABLE: the threads were let go before all of these pages were away.
+ */
+static int take_pages(const struct gcr_watch *watch, struct gcr_error *error)
+{
+	bool has_taken = false;
+
+	for (size_t i = 0; i < move.piece_count; i++) {
+		const struct gcr_managed_piece *piece = &move.pieces[i];
+		int r;
+
+		if (!gcr_hold_covers(piece->start, piece->bytes) ||
+		    !gcr_touch_is_mapped(piece->start, piece->bytes))
+			continue;
+		has_taken = true;
+		r = gcr_hold(piece->start, piece->bytes);
+		if (r < 0)
+			return gcr_error_set(error, -r,
+					     "addresses of managed memory cannot be held again: %s",
+					     strerror(-r));
+	}
+	if (!has_taken || gcr_watch_stopped(watch))
+		return 0;
+	move.is_doubtful = true;
+	doubtful(error);
+	error->number = ENOTRECOVERABLE;
+	return -ENOTRECOVERABLE;
+}
+
 static void finish(void)
 {
 	for (size_t i = 0; i < move.piece_count; i++)
@@ -599,9 +640,7 @@ static int in(struct gcr_error *error)
 	int r;
 
 	if (move.is_doubtful)
-		return gcr_error_set(error, EIO,
-				     "its managed memory may lack what its threads wrote last: "
-				     "they were let go while it was being moved");
+		return doubtful(error);
 	bounce = get_bounce(error);
 	if (!bounce)
 		return -ENOMEM;
@@ -614,6 +653,8 @@ static int in(struct gcr_error *error)
 	if (r == 0)
 		r = write_back(error);
 	gcr_hold_serve(NULL);
+	if (r == 0)
+		r = take_pages(&watch, error);
 	faults = gcr_touch_faults();
 	if (r == 0)
 		r = bring_in(bounce, error);
@@ -726,6 +767,9 @@ int gcr_managed_prepare(struct gcr_error *error)
 
 	if (!move.is_held)
 		return 0;
+	/* No thread may get a page of a file that lacks what it has written. */
+	if (move.is_doubtful)
+		return doubtful(error);
 #ifdef __GLIBC__
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"

@@ -14,6 +14,7 @@
  *   receive    the same, or no descriptors: this piece is as before, the earlier ones stay, until
  *              let_go
  *   let_go     an unmap or a release: the other pieces are released all the same
+ * A mapping whose access fails, and then its unmap too, is known to be mapped (is_bare).
  * In every step the program may have closed a descriptor: -EIO, with a message that says so.
  */
 #include "backend/preload/memory/memory.h"
@@ -217,33 +218,39 @@ int gcr_memory_export(size_t first, size_t count, int *ret_fds, struct gcr_error
 
 /* ---- mapping and unmapping ---- */
 
-static int map_one(struct gcr_mapping *mapping, struct gcr_error *error)
-{
-	CUresult result = GCR_REAL(cuMemMap)(mapping->start, mapping->bytes, mapping->offset,
-					     mapping->memory->real, 0);
-
-	if (result)
-		return gcr_driver_failed(error, "cuMemMap", result);
-	if (mapping->access_count)
-		result = GCR_REAL(cuMemSetAccess)(mapping->start, mapping->bytes, mapping->access,
-						  mapping->access_count);
-	mapping->waits = result && gcr_hip_access_may_wait(mapping);
-	if (result && !mapping->waits) {
-		GCR_REAL(cuMemUnmap)(mapping->start, mapping->bytes);
-		return gcr_driver_failed(error, "cuMemSetAccess", result);
-	}
-	mapping->mapped = true;
-	return 0;
-}
-
 static int unmap_one(struct gcr_mapping *mapping, struct gcr_error *error)
 {
 	CUresult result = GCR_REAL(cuMemUnmap)(mapping->start, mapping->bytes);
 
 	if (result)
 		return gcr_driver_failed(error, "cuMemUnmap", result);
-	mapping->mapped = mapping->waits = false;
+	mapping->mapped = mapping->waits = mapping->is_bare = false;
 	return 0;
+}
+
+/*
+ * Maps a mapping, or gives access to one that is bare. If the access fails, the mapping is unmapped
+ * again; if that fails too, it stays mapped, and bare, until it is mapped or unmapped later.
+ */
+static int map_one(struct gcr_mapping *mapping, struct gcr_error *error)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (!mapping->mapped)
+		result = GCR_REAL(cuMemMap)(mapping->start, mapping->bytes, mapping->offset,
+					    mapping->memory->real, 0);
+	if (result)
+		return gcr_driver_failed(error, "cuMemMap", result);
+	mapping->mapped = true;
+	if (mapping->access_count)
+		result = GCR_REAL(cuMemSetAccess)(mapping->start, mapping->bytes, mapping->access,
+						  mapping->access_count);
+	mapping->waits = result && gcr_hip_access_may_wait(mapping);
+	mapping->is_bare = result && !mapping->waits;
+	if (!mapping->is_bare)
+		return 0;
+	unmap_one(mapping, NULL);
+	return gcr_driver_failed(error, "cuMemSetAccess", result);
 }
 
 static int unmap_memory(struct gcr_memory *memory, struct gcr_error *error)
@@ -292,7 +299,7 @@ static int map_memory(struct gcr_memory *memory, struct gcr_error *error)
 	}
 	for (struct gcr_mapping *mapping = memory->mappings; mapping && r == 0;
 	     mapping = mapping->next)
-		if (!mapping->mapped)
+		if (!mapping->mapped || mapping->is_bare)
 			r = map_one(mapping, error);
 	return r;
 }
@@ -432,7 +439,7 @@ bool gcr_memory_complete(struct gcr_error *error)
 
 		for (const struct gcr_mapping *mapping = memory->mappings; mapping && here;
 		     mapping = mapping->next)
-			here = mapping->mapped;
+			here = mapping->mapped && !mapping->is_bare;
 		if (!here) {
 			gcr_error_set(error, EIO, "the memory at 0x%llx (%llu bytes) is not here",
 				      address_of(memory), (unsigned long long)memory->bytes);

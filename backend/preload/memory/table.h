@@ -89,6 +89,7 @@ struct gcr_mapping {
 	struct gcr_mapping *next; /* of the same memory */
 	bool mapped;		  /* false while frozen */
 	bool waits;		  /* mapped, but its access is not set yet: see hip_access.h */
+	bool is_bare;		  /* mapped without its access, by a step that failed */
 	CUmemAccessDesc *access;  /* one for each location that ever had access */
 	size_t access_count, access_room;
 	struct gcr_allocation *allocation; /* NULL: the program mapped it itself */

@@ -4,7 +4,9 @@
  * sleep until it is back, and no write is lost. The program is its own agent: its main thread does
  * the agent's work, other threads touch the memory.
  */
+#include <stdarg.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 
 #include "test/unit/preload/managed_program.h"
 
@@ -266,6 +268,121 @@ static void run_not_stopped(void)
 	use_and_free_all();
 }
 
+static atomic_bool lets_go_in_hold, lets_go_in_write, is_paused, goes_on;
+
+/* Lets the threads go, and waits until one of them has written more. */
+static void let_write(void)
+{
+	unsigned before = atomic_load(&rounds);
+
+	CHECK(tell_stopper('g') == 0);
+	while (atomic_load(&rounds) < before + 2)
+		sched_yield();
+}
+
+/* Stands in for mremap(): as if gpucr-halt were killed before the memory is held. */
+void *mremap(void *old, size_t old_bytes, size_t bytes, int flags, ...)
+{
+	va_list list;
+	void *place;
+
+	va_start(list, flags);
+	place = flags & MREMAP_FIXED ? va_arg(list, void *) : NULL;
+	va_end(list);
+	if (atomic_exchange(&lets_go_in_hold, false))
+		let_write();
+	return (void *)syscall(SYS_mremap, old, old_bytes, bytes, flags, place);
+}
+
+/* Stands in for pwrite64(): as if gpucr-halt were killed once a page is in its file. */
+ssize_t pwrite64(int fd, const void *data, size_t bytes, off_t offset)
+{
+	ssize_t length = syscall(SYS_pwrite64, fd, data, bytes, offset);
+
+	if (atomic_exchange(&lets_go_in_write, false)) {
+		let_write();
+		atomic_store(&is_paused, true);
+	}
+	return length;
+}
+
+/* Counts in one word. Paused, it touches nothing, and then it finds what it has written. */
+UNSEEN static void *count_on(void *argument)
+{
+	volatile uint64_t *word = (volatile uint64_t *)allocations[0].start;
+	uint64_t count = 0;
+
+	CHECK(prctl(PR_SET_NAME, "counter") == 0);
+	atomic_store((_Atomic pid_t *)argument, gettid());
+	for (;;) {
+		while (atomic_load(&is_paused) && !atomic_load(&goes_on))
+			sched_yield();
+		CHECK(*word == count);
+		*word = ++count;
+		atomic_fetch_add(&rounds, 1);
+	}
+	return NULL;
+}
+
+static void start_counter(_Atomic pid_t *tid)
+{
+	pthread_t thread;
+
+	use_device(0);
+	make(3 * MIB);
+	memset((void *)allocations[0].start, 0, allocations[0].bytes);
+	CHECK(pthread_create(&thread, NULL, count_on, tid) == 0);
+	while (!atomic_load(&rounds))
+		sched_yield();
+}
+
+/* What may lack a write stays away: neither all of it nor a page comes back to the thread. */
+static void check_stays_away(void)
+{
+	CHECK(managed()->prepare(&failure) == -EIO);
+	CHECK(strstr(failure.words, "may lack"));
+	CHECK(managed()->in(&failure) == -EIO);
+	CHECK(strstr(failure.words, "may lack"));
+	atomic_store(&goes_on, true);
+	usleep(100000);
+}
+
+/* The thread is let go after its memory was compared with the file, and before it is held. */
+static void run_let_go_in_hold(void)
+{
+	static _Atomic pid_t tid;
+
+	start_counter(&tid);
+	give_files();
+	DONE(managed()->save(&failure));
+	CHECK(tell_stopper('s') == 0);
+	atomic_store(&lets_go_in_hold, true);
+	CHECK(managed()->hold(&failure) == -ENOTRECOVERABLE);
+	wait_until_asleep(atomic_load(&tid));
+	check_stays_away();
+	wait_until_asleep(atomic_load(&tid));
+}
+
+/* The thread has got a page, and is let go when that is in the file but not yet away. */
+static void run_let_go_with_page(void)
+{
+	static _Atomic pid_t tid;
+	unsigned before;
+
+	start_counter(&tid);
+	take_out();
+	wait_until_asleep(atomic_load(&tid));
+	before = atomic_load(&rounds);
+	DONE(managed()->prepare(&failure));
+	while (atomic_load(&rounds) < before + 2)
+		sched_yield();
+	CHECK(tell_stopper('s') == 0);
+	atomic_store(&lets_go_in_write, true);
+	CHECK(managed()->in(&failure) == -ENOTRECOVERABLE);
+	check_stays_away();
+	wait_until_asleep(atomic_load(&tid));
+}
+
 static atomic_bool hides_pages;
 
 /* Stands in for pread64(): as if the kernel could not tell which pages are mapped. */
@@ -315,9 +432,13 @@ static void run_rest(void)
 }
 
 static const struct subject subjects[] = {
-	{"touch", run_touch},	  {"readers", run_readers},
-	{"writers", run_writers}, {"not-stopped", run_not_stopped},
+	{"touch", run_touch},
+	{"readers", run_readers},
+	{"writers", run_writers},
+	{"not-stopped", run_not_stopped},
 	{"rest", run_rest},
+	{"let-go-in-hold", run_let_go_in_hold},
+	{"let-go-with-page", run_let_go_with_page},
 };
 
 int main(int argc, char **argv)
