@@ -22,6 +22,7 @@
 #include "criu-glue/criu_private.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/passing.h"
 
 /* How long gpucr-drain may take for the rest of the log before it is killed. */
 #define REST_USEC (5 * GCR_USEC_PER_SEC)
@@ -64,6 +65,9 @@ static int make_ends(int work_fd, const char *name, struct ends *ends)
 	if (ends->drain[0] < 0)
 		return -errno;
 	r = make_pair(&ends->drain[1], &ends->log);
+	/* The processes that CRIU lends its end to must not block the reader with descriptors. */
+	if (r == 0)
+		gcr_passing_refuse(ends->drain[1]);
 	return r < 0 ? r : make_pair(&ends->drain[2], &ends->end);
 }
 

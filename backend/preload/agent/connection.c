@@ -25,6 +25,7 @@
 #include "backend/preload/base/wakeup.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/passing.h"
 
 #define SYSTEM_SOCKET "/run/gpucrfs/socket"
 
@@ -94,6 +95,8 @@ static int connect_to(const struct sockaddr_un *place)
 	fd = make_socket();
 	if (fd < 0)
 		return fd;
+	/* Descriptors of another user, who may listen there, could block their close(2). */
+	gcr_passing_refuse(fd);
 	if (connect(fd, (const struct sockaddr *)place, sizeof(*place)) < 0)
 		return -errno;
 	return TAKE_FD(fd);
@@ -135,6 +138,7 @@ int gcr_connection_open(enum gcr_preload_phase phase, const char *generation)
 	r = fd < 0 ? fd : gcr_descriptor_keep_anywhere(fd, &connection.socket);
 	if (r < 0)
 		return r;
+	gcr_passing_allow(connection.socket.fd);
 	r = gcr_message_send(connection.socket.fd, GCR_MESSAGE_REGISTER, 1, &message,
 			     sizeof(message), &connection.page.fd, has_page ? 1 : 0);
 	if (r < 0)

@@ -23,6 +23,7 @@
 #include "backend/preload/gate/gate.h"
 #include "backend/preload/base/listener.h"
 #include "backend/preload/memory/table.h"
+#include "lib/passing.h"
 #include "lib/thread_name.h"
 
 /*
@@ -254,7 +255,11 @@ static int listen_now(void)
 	unsigned int length = gcr_ipc_address(server.process, &address);
 	int r;
 
-	if (fd < 0 || bind(fd, (struct sockaddr *)&address, length) < 0 || listen(fd, 128) < 0)
+	if (fd < 0)
+		return -errno;
+	/* Any user can connect: what he sends with a message could block the thread in close(2). */
+	gcr_passing_refuse(fd);
+	if (bind(fd, (struct sockaddr *)&address, length) < 0 || listen(fd, 128) < 0)
 		return -errno;
 	r = gcr_descriptor_keep_anywhere(TAKE_FD(fd), &server.listener);
 	if (r == 0)
