@@ -20,6 +20,7 @@
 #include "backend/preload/base/descriptor.h"
 #include "backend/preload/gate/gate.h"
 #include "backend/preload/base/listener.h"
+#include "backend/preload/base/other_end.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 #include "lib/passing.h"
@@ -140,7 +141,7 @@ static int connect_to(struct gcr_ipc_exporter *exporter)
 	gcr_passing_refuse(fd);
 	if (connect(fd, (struct sockaddr *)&address, length) < 0)
 		return -errno;
-	if (gcr_ipc_trusted(fd) < 0)
+	if (gcr_other_end_trusted(fd) < 0)
 		return -EPERM;
 	gcr_passing_allow(fd);
 	r = gcr_descriptor_keep_anywhere(TAKE_FD(fd), &kept);

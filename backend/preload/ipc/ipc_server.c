@@ -22,6 +22,7 @@
 
 #include "backend/preload/gate/gate.h"
 #include "backend/preload/base/listener.h"
+#include "backend/preload/base/other_end.h"
 #include "backend/preload/memory/table.h"
 #include "lib/passing.h"
 #include "lib/thread_name.h"
@@ -188,7 +189,7 @@ static bool welcome(void)
 	}
 	if (fd < 0)
 		return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
-	if (connections_count == CONNECTIONS_MAX || gcr_ipc_trusted(fd) < 0) {
+	if (connections_count == CONNECTIONS_MAX || gcr_other_end_trusted(fd) < 0) {
 		close(fd);
 		return true;
 	}
