@@ -27,15 +27,12 @@
 #include "criu-glue/criu_private.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/passing.h"
 
 /* How long gpucr-drain may take for the rest of the log before it is killed. */
 #define REST_USEC (5 * GCR_USEC_PER_SEC)
 /* How long it may take to end then before it is left behind. */
 #define KILL_USEC GCR_USEC_PER_SEC
-
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83 /* Linux 6.16 */
-#endif
 
 /* Our ends of what gpucr-drain gets, and the file. */
 struct ends {
@@ -67,7 +64,6 @@ static int make_pair(int *ret_its, int *ret_other)
 /* Makes all of @ends, which close_ends() closes, also after an error. -errno. */
 static int make_ends(int work_fd, const char *name, struct ends *ends)
 {
-	const int none = 0;
 	int r;
 
 	*ends = (struct ends){{-1, -1, -1}, -1, -1};
@@ -76,11 +72,10 @@ static int make_ends(int work_fd, const char *name, struct ends *ends)
 	if (ends->drain[0] < 0)
 		return -errno;
 	r = make_pair(&ends->drain[1], &ends->log);
-	if (r < 0)
-		return r;
-	/* An error is ignored: older kernels do not know this. */
-	setsockopt(ends->drain[1], SOL_SOCKET, SO_PASSRIGHTS, &none, sizeof(none));
-	return make_pair(&ends->drain[2], &ends->end);
+	/* The processes that CRIU lends its end to must not block the reader with descriptors. */
+	if (r == 0)
+		gcr_passing_refuse(ends->drain[1]);
+	return r < 0 ? r : make_pair(&ends->drain[2], &ends->end);
 }
 
 int gcr_criu_keep_log(const struct gcr_criu_program *criu, const struct gcr_criu_options *options,

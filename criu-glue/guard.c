@@ -5,6 +5,7 @@
  * compel/src/lib/infect.c, criu/files.c). Any user could impersonate a process of the tree there.
  *  - "/crtools-pr-...", at a dump: CRIU's code in a process of the tree connects. The guard accepts
  *    only a process that this CRIU traces, closes other connections, and waits for the next one.
+ *    Only from the accepted one CRIU takes descriptors: those of others could block their close(2).
  *  - "/crtools-fd-...", at a restore: processes that are being restored send descriptors to each
  *    other. Each message gets a secret at its end, which only the processes of this CRIU know, as
  *    all of them are forked after the secret was made. A socket filter drops messages without the
@@ -39,6 +40,7 @@
 
 #include "criu-glue/criu.h"
 #include "criu-glue/guard.h"
+#include "lib/passing.h"
 
 #define EXPORT GCR_GUARD_EXPORT
 
@@ -117,7 +119,11 @@ static bool is_traced(int fd)
  */
 EXPORT int listen(int fd, int backlog)
 {
-	return gcr_guard_listen(fd, is_named(fd, DUMP_PREFIX) ? SOMAXCONN : backlog);
+	bool is_guarded = is_named(fd, DUMP_PREFIX);
+
+	if (is_guarded)
+		gcr_passing_refuse(fd);
+	return gcr_guard_listen(fd, is_guarded ? SOMAXCONN : backlog);
 }
 
 EXPORT int accept(int fd, struct sockaddr *address, socklen_t *bytes)
@@ -131,8 +137,12 @@ EXPORT int accept(int fd, struct sockaddr *address, socklen_t *bytes)
 		socklen_t peer_bytes = sizeof(peer);
 		int peer_fd = real(fd, address, bytes);
 
-		if (peer_fd < 0 || !is_guarded || is_traced(peer_fd))
+		if (peer_fd < 0 || !is_guarded)
 			return peer_fd;
+		if (is_traced(peer_fd)) {
+			gcr_passing_allow(peer_fd);
+			return peer_fd;
+		}
 		getsockopt(peer_fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes);
 		close(peer_fd);
 		if (!was_told)

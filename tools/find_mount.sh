@@ -1,6 +1,5 @@
 # The mount point of the first gpucrfs that this user has made, else of the first one that root has
-# made, into $mount: another user can give a mount of his own the same type. mountinfo has blanks
-# and backslashes in octal.
+# made, into $mount: another user can give a mount of his own the same type.
 search_mount() {
     user=$(id -u)
     while read -r _ _ _ _ where rest; do
@@ -10,10 +9,14 @@ search_mount() {
         esac
         case ,${rest##* }, in
         *",user_id=$user,"*)
-            mount=$(printf '%b' "$where")
+            mount=$where
             break
             ;;
-        *,user_id=0,*) [ -n "$mount" ] || mount=$(printf '%b' "$where") ;;
+        *,user_id=0,*) [ -n "$mount" ] || mount=$where ;;
         esac
     done </proc/self/mountinfo
+    # mountinfo has blanks and backslashes in three octal digits, and printf wants a 0 before them.
+    case $mount in
+    *\\*) mount=$(printf '%b' "$(printf '%s' "$mount" | sed 's/\\/\\0/g')") ;;
+    esac
 }

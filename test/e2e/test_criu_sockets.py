@@ -5,7 +5,6 @@ import contextlib
 import ctypes
 import fcntl
 import os
-import signal
 import socket
 import struct
 import sys
@@ -15,7 +14,9 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
 import restore
-from harness import NOBODY, Skip, check, equal, is_root, same_for_both
+import stranger
+from harness import Skip, check, equal, is_root, same_for_both, wait_for
+from stranger import names_of
 
 
 CLONE_NEWNET = 0x40000000
@@ -23,16 +24,10 @@ SIOCSIFFLAGS = 0x8914
 IFF_UP = 1
 
 
-def names(prefix):
-    """Of sockets, as they are to be connected to."""
-    with open('/proc/net/unix', encoding='utf-8') as file:
-        return [f'\0{line.split("@", 1)[1].strip()}' for line in file if f'@{prefix}' in line]
-
-
 def connect(report):
     """Answers as CRIU's code in a process does, as far as anybody listens."""
     while True:
-        for name in names('/crtools-pr-'):
+        for name in names_of('/crtools-pr-'):
             peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             peer.settimeout(0.5)
             with contextlib.suppress(OSError), peer:
@@ -50,41 +45,11 @@ def send(report):
     sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     sender.setblocking(False)
     while True:
-        for name in names('/crtools-fd-'):
+        for name in names_of('/crtools-fd-'):
             with contextlib.suppress(OSError):
                 sender.sendmsg([b'A' * 8], [(socket.SOL_SOCKET, socket.SCM_RIGHTS,
                                              struct.pack('i', reader))], 0, name)
                 os.write(report, b's')
-
-
-@contextlib.contextmanager
-def stranger(does):
-    """Another user's process that does so. It yields what has been reported."""
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    os.set_blocking(writer, False)
-    pid = os.fork()
-    if not pid:
-        try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            does(writer)
-        finally:
-            os._exit(1)
-    os.close(writer)
-
-    def reported():
-        with contextlib.suppress(BlockingIOError):
-            return os.read(reader, 1 << 16)
-        return b''
-
-    try:
-        yield reported
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        os.close(reader)
 
 
 def go_apart():
@@ -106,7 +71,7 @@ def cycle(machine, does, count):
         'sh', '-c', f'exec 9> {machine.directory}/shared; {members} wait; exit 3'])
     programs = [dump.Program.below(root, name).wait_ready() for name in names]
     found = b''
-    with stranger(does) as reported:
+    with stranger.stranger(does) as reported:
         for _ in range(count):
             equal(machine.write(root.pid, 'dump name=tree'), 'ok', machine.error(root.pid))
             root.reap()
@@ -124,6 +89,23 @@ def test_dump():
         found = cycle(machine, connect, 2)
         check(b'c' in found, 'nobody has ever connected')
         check(b'!' not in found, 'CRIU has spoken to a stranger')
+
+
+def test_descriptors():
+    """Somebody sends descriptors whose close(2) waits for ever."""
+    go_apart()
+    stranger.needs_refusal()
+
+    def send_those(report):
+        stranger.send(lambda: names_of('/crtools-pr-'), report)
+
+    with restore.machine() as machine, stranger.stranger(send_those) as reported:
+        program = dump.Program(machine).wait_ready()
+        wait_for(lambda: b'+' in reported(), 'his descriptors')
+        harness.soon('dump', lambda: equal(machine.write(program.pid, 'dump name=one'), 'ok',
+                                           machine.error(program.pid)), 30 * harness.SLOW)
+        found = reported()
+        check(b'r' in found and b't' not in found, f'CRIU takes descriptors: {found}')
 
 
 def test_restore():

@@ -10,8 +10,9 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
+import stranger
 import vmm
-from harness import check, equal, needs_cuda, wait_for
+from harness import Skip, check, equal, is_root, needs_cuda, wait_for
 from sharer import BLOCK, Sharer
 
 BLOCKS = 3000
@@ -163,6 +164,36 @@ def test_closed_one_by_one():
         machine.must(exporter.pid, 'thaw')
         importer.must(f'open 5 {path}')
         equal(importer.must('check 5 11'), 1)
+
+
+def test_stranger():
+    """Another user's descriptors, whose close(2) waits for ever, do not keep an exporter from answering
+    others."""
+    if not is_root():
+        raise Skip('several users are needed')
+    stranger.needs_refusal()
+    with vmm.machine() as machine:
+        before = stranger.names_of('gpucr-ipc-')
+        exporter, importer, path = start(machine)
+
+        def send(report):
+            stranger.send(lambda: [name for name in stranger.names_of('gpucr-ipc-')
+                                   if name not in before], report)
+
+        with stranger.stranger(send) as reported:
+            found = b''
+
+            def has_sent():
+                nonlocal found
+                found += reported()
+                return b'.' in found
+
+            wait_for(has_sent, 'the stranger')
+            piece = opens(importer, importer.begin(f'open 1 {path}'))
+            check(b'r' in found and b't' not in found, f'it takes descriptors: {found}')
+            importer.must(f'free {piece}')
+            wait_for(lambda: machine.write(exporter.pid, 'freeze') == 'ok', 'the exporter to know')
+            machine.must(exporter.pid, 'thaw')
 
 
 if __name__ == '__main__':

@@ -142,10 +142,15 @@ static void print_right(const struct verify *verify, const char *format, ...)
 static int check_directory(const char *path, bool is_only, const struct verify_options *options)
 {
 	_cleanup_close_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	struct verify verify = {.options = options, .path = is_only ? NULL : path, .part = ""};
+	int number = errno;
+	char shown[PATH_MAX];
+	struct verify verify = {.options = options, .path = is_only ? NULL : shown, .part = ""};
 
+	/* Somebody else may have named it, and a shell's pattern has found it. */
+	snprintf(shown, sizeof(shown), "%s", path);
+	gcr_make_printable(shown);
 	if (fd < 0) {
-		fprintf(stderr, "gpucr-verify: %s: %s\n", path, strerror(errno));
+		fprintf(stderr, "gpucr-verify: %s: %s\n", shown, strerror(number));
 		return STATUS_UNREAD;
 	}
 	verify_snapshot(&verify, fd);

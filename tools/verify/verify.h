@@ -24,7 +24,7 @@ struct verify_options {
 /* One snapshot and the results of its check. */
 struct verify {
 	const struct verify_options *options;
-	const char *path; /* begins every line; NULL if there is only one snapshot */
+	const char *path; /* printable, begins every line; NULL if there is only one snapshot */
 	const char *part; /* follows @path: "", or "processes/PID/" */
 	uint64_t wrong;	  /* lines about wrong data */
 	uint64_t unread;  /* lines about unreadable data */

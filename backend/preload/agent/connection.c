@@ -21,10 +21,12 @@
 #include "backend/preload/gate/gate.h"
 #include "backend/preload/managed/hold.h"
 #include "backend/preload/base/listener.h"
+#include "backend/preload/base/other_end.h"
 #include "backend/preload/base/preload.h"
 #include "backend/preload/base/wakeup.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/passing.h"
 
 #define SYSTEM_SOCKET "/run/gpucrfs/socket"
 
@@ -94,31 +96,23 @@ static int connect_to(const struct sockaddr_un *place)
 	fd = make_socket();
 	if (fd < 0)
 		return fd;
+	/* Descriptors of another user, who may listen there, could block their close(2). */
+	gcr_passing_refuse(fd);
 	if (connect(fd, (const struct sockaddr *)place, sizeof(*place)) < 0)
 		return -errno;
 	return TAKE_FD(fd);
 }
 
 /*
- * Does the process at the other end belong to root or to the program's own user? Another user's
- * XDG_RUNTIME_DIR may be set (in a shell of root's, for instance), and that user may listen there.
- * The library registers with no daemon of another user, since the daemon gets all memory of the
- * program.
+ * Another user's XDG_RUNTIME_DIR may be set (in a shell of root's, for instance), and that user may
+ * listen there. The library registers with no daemon of another user, since the daemon gets all
+ * memory of the program.
  */
-static bool may_be_daemon(int fd)
-{
-	struct ucred peer;
-	socklen_t length = sizeof(peer);
-
-	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
-	       (peer.uid == 0 || peer.uid == geteuid());
-}
-
 static int connect_to_users(const struct sockaddr_un *place)
 {
 	_cleanup_close_ int fd = connect_to(place);
 
-	return fd >= 0 && !may_be_daemon(fd) ? -EPERM : TAKE_FD(fd);
+	return fd >= 0 && gcr_other_end_trusted(fd) < 0 ? -EPERM : TAKE_FD(fd);
 }
 
 int gcr_connection_open(enum gcr_preload_phase phase, const char *generation)
@@ -135,6 +129,7 @@ int gcr_connection_open(enum gcr_preload_phase phase, const char *generation)
 	r = fd < 0 ? fd : gcr_descriptor_keep_anywhere(fd, &connection.socket);
 	if (r < 0)
 		return r;
+	gcr_passing_allow(connection.socket.fd);
 	r = gcr_message_send(connection.socket.fd, GCR_MESSAGE_REGISTER, 1, &message,
 			     sizeof(message), &connection.page.fd, has_page ? 1 : 0);
 	if (r < 0)

@@ -59,9 +59,6 @@ bool gcr_ipc_is_listening(void);
 struct sockaddr_un;
 unsigned int gcr_ipc_address(const uint8_t process[16], struct sockaddr_un *ret_address);
 
-/* 0: the process at the other end of @socket is this user's or root's; else -errno (-EPERM). */
-int gcr_ipc_trusted(int socket);
-
 /* ---- ipc_ask.c: the importer's half ---- */
 
 struct gcr_ipc_exporter;

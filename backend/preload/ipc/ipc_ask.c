@@ -20,8 +20,10 @@
 #include "backend/preload/base/descriptor.h"
 #include "backend/preload/gate/gate.h"
 #include "backend/preload/base/listener.h"
+#include "backend/preload/base/other_end.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
+#include "lib/passing.h"
 
 /* Interval at which a thread that waits for an answer checks whether its gate is closing. */
 #define SLICE_MSEC 5
@@ -135,10 +137,13 @@ static int connect_to(struct gcr_ipc_exporter *exporter)
 
 	if (fd < 0)
 		return -errno;
+	/* Another user may listen there, and send descriptors that block their close(2). */
+	gcr_passing_refuse(fd);
 	if (connect(fd, (struct sockaddr *)&address, length) < 0)
 		return -errno;
-	if (gcr_ipc_trusted(fd) < 0)
+	if (gcr_other_end_trusted(fd) < 0)
 		return -EPERM;
+	gcr_passing_allow(fd);
 	r = gcr_descriptor_keep_anywhere(TAKE_FD(fd), &kept);
 	if (r < 0)
 		return r;

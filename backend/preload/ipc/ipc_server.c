@@ -22,7 +22,9 @@
 
 #include "backend/preload/gate/gate.h"
 #include "backend/preload/base/listener.h"
+#include "backend/preload/base/other_end.h"
 #include "backend/preload/memory/table.h"
+#include "lib/passing.h"
 #include "lib/thread_name.h"
 
 /*
@@ -187,7 +189,7 @@ static bool welcome(void)
 	}
 	if (fd < 0)
 		return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
-	if (connections_count == CONNECTIONS_MAX || gcr_ipc_trusted(fd) < 0) {
+	if (connections_count == CONNECTIONS_MAX || gcr_other_end_trusted(fd) < 0) {
 		close(fd);
 		return true;
 	}
@@ -254,7 +256,11 @@ static int listen_now(void)
 	unsigned int length = gcr_ipc_address(server.process, &address);
 	int r;
 
-	if (fd < 0 || bind(fd, (struct sockaddr *)&address, length) < 0 || listen(fd, 128) < 0)
+	if (fd < 0)
+		return -errno;
+	/* Any user can connect: what he sends with a message could block the thread in close(2). */
+	gcr_passing_refuse(fd);
+	if (bind(fd, (struct sockaddr *)&address, length) < 0 || listen(fd, 128) < 0)
 		return -errno;
 	r = gcr_descriptor_keep_anywhere(TAKE_FD(fd), &server.listener);
 	if (r == 0)

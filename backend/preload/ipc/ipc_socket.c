@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The sockets of legacy IPC: their names, and who may be at the other end. */
-#include <errno.h>
+/* The names of the sockets of legacy IPC. */
 #include <stddef.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include "backend/preload/ipc/ipc.h"
 
@@ -22,14 +20,4 @@ unsigned int gcr_ipc_address(const uint8_t process[16], struct sockaddr_un *ret_
 				   sizeof(ret_address->sun_path) - 1 - (size_t)length, "%02x",
 				   process[i]);
 	return (unsigned int)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
-}
-
-int gcr_ipc_trusted(int socket)
-{
-	struct ucred peer;
-	socklen_t length = sizeof(peer);
-
-	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
-		return -errno;
-	return peer.uid == 0 || peer.uid == geteuid() ? 0 : -EPERM;
 }

@@ -53,7 +53,7 @@ def program(name, table, mounts, user):
 
 
 with tempfile.TemporaryDirectory() as directory:
-    names = others, roots, ours = [f'{directory}/{name}' for name in ("other's one", 'root', 'ours')]
+    names = others, roots, ours = [f'{directory}/{name}' for name in ("other's 1", 'root', 'ours')]
     for name in names:
         os.mkdir(name)
         with open(f'{name}/ctl', 'w', encoding='utf-8'):
@@ -66,7 +66,7 @@ with tempfile.TemporaryDirectory() as directory:
             ([line(others, OTHER)], ''),
             ([line(others, OTHER), line(ours, user)], ours),
             ([line(others, f'{OTHER},x'), line(ours, user), line(others, user)], ours),
-            ([line(others, user)], others),  # a name with a blank
+            ([line(others, user)], others),  # a blank, and a digit after it
         ]
         if user:
             cases.append(([line(others, OTHER), line(roots, 0), line(ours, user)], ours))

@@ -611,6 +611,19 @@ def test_holes():
         finds(base, f'vram/gpu0-7f3b40000000: chunk at {offset // CHUNK * CHUNK} differs')
 
 
+def test_odd_directories():
+    """What somebody has called a directory does nothing to a terminal."""
+    base = make('odd')
+    odd = os.path.join(work, 'a\n\x1b[2Jb')
+    shutil.copytree(base, odd)
+    shown = os.path.join(work, 'a??[2Jb')
+    out, err = verify('--progress', base, odd)
+    check(len(out) == 2 and out[1].startswith(f'{shown}: all right: '), out)
+    check(any(line.startswith(f'{shown}: 100 % of ') for line in err), err)
+    _, err = verify(f'{odd}/none', base, status=2)
+    check(err == [f'gpucr-verify: {shown}/none: No such file or directory'], err)
+
+
 def test_progress():
     size = 64 * MIB
     base = make('progress', extents={f'device:0:7f3a40000000:{size}:1': [(0, size)]})
