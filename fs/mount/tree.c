@@ -62,6 +62,10 @@ static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
 #define REFRESH_USEC (1 * GCR_USEC_PER_SEC)
 _Static_assert(EXTRA_SHIFT + GCR_FOLDER_NUMBER_BITS == 64, "a folder has its place in a node");
 
+/* Upper bits of the ids of files, by who looks them up: see gcr_tree_lookup(). */
+#define OWNERS	    1u
+#define OTHER_ROOTS 2u
+
 static atomic_uint ctl_lookups;
 
 static fuse_ino_t make_node(enum gcr_node_kind kind, uint32_t number)
@@ -346,8 +350,8 @@ int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *re
 		*ret_stat = stat;
 		return 0;
 	}
-	/* Without the lookup counter: stat(2) always shows the same inode number of a ctl file. */
-	stat.st_ino = gcr_node_is_ctl(kind) ? node & ((UINT64_C(1) << EXTRA_SHIFT) - 1) : node;
+	/* Without the upper bits: stat(2) always shows the same inode number of a file. */
+	stat.st_ino = node & ((UINT64_C(1) << EXTRA_SHIFT) - 1);
 	stat.st_mode = shapes[kind].mode;
 	stat.st_nlink = S_ISDIR(stat.st_mode) ? 2 : 1;
 	stat.st_blksize = 4096;
@@ -510,6 +514,18 @@ static bool has_entry(struct gcr_daemon *daemon, fuse_ino_t parent, enum gcr_nod
 	return has;
 }
 
+/* See gcr_tree_lookup(). */
+static uint32_t upper_bits(const struct fuse_ctx *caller, enum gcr_node_kind kind)
+{
+	if (gcr_node_is_ctl(kind))
+		return atomic_fetch_add(&ctl_lookups, 1) & 0xffffff;
+	if (!S_ISREG(shapes[kind].mode))
+		return 0;
+	if (!caller->uid)
+		return gcr_credentials_seem_contained(caller->pid) ? OTHER_ROOTS : 0;
+	return is_of_process(kind) || is_of(kind, GCR_NODE_PLACE) ? OWNERS : 0;
+}
+
 int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t parent,
 		    const char *name, struct fuse_entry_param *ret_entry)
 {
@@ -542,9 +558,7 @@ int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fu
 	}
 	if (result < 0)
 		return result;
-	if (gcr_node_is_ctl(gcr_node_kind(entry.ino)))
-		entry.ino |= (fuse_ino_t)(atomic_fetch_add(&ctl_lookups, 1) & 0xffffff)
-			     << EXTRA_SHIFT;
+	entry.ino |= (fuse_ino_t)upper_bits(caller, gcr_node_kind(entry.ino)) << EXTRA_SHIFT;
 	result = gcr_tree_getattr(daemon, entry.ino, &entry.attr);
 	if (result < 0)
 		return result == -ESRCH || result == -ESTALE ? -ENOENT : result;
