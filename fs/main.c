@@ -342,7 +342,7 @@ static int open_store(struct gcr_daemon *daemon, struct gcr_error *error)
 		result = gcr_store_create(daemon, &daemon->store, error);
 	if (result < 0)
 		return result;
-	gcr_store_count_by(daemon->store, gcr_credentials_counted);
+	gcr_store_count_by(daemon->store, gcr_credentials_payer);
 	result = gcr_places_create(daemon, &daemon->places);
 	if (result < 0)
 		return gcr_error_set(error, -result, "what is incoming cannot be read: %s",

@@ -50,6 +50,10 @@ class Pieces:
         os.write(self.lines, f'{line}\n'.encode())
         self.demo.output.wait(lambda lines: len(lines) - 1 > ticks, line)
 
+    def set_dumpable(self, dumpable):
+        """A process that is not dumpable is root's."""
+        self._tell(f'dumpable {int(dumpable)}')
+
     def put(self, index, data, offset=0):
         """Change its memory."""
         with open(self.exchange, 'wb') as file:

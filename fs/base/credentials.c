@@ -135,6 +135,18 @@ uid_t gcr_credentials_counted(pid_t pid, uid_t uid)
 	return result ? uid : GCR_QUOTA_OTHER_ROOT;
 }
 
+uid_t gcr_credentials_payer(pid_t pid)
+{
+	char path[PATH_BYTES];
+	struct stat process;
+
+	/* The directory itself belongs to the user even if the process is not dumpable. */
+	snprintf(path, sizeof(path), "/proc/%d", (int)pid);
+	if (pid <= 0 || stat(path, &process) < 0)
+		return GCR_QUOTA_OTHER_ROOT;
+	return gcr_credentials_counted(pid, process.st_uid);
+}
+
 void gcr_credentials_take_ids(const struct fuse_ctx *caller,
 			      struct gcr_credentials *ret_credentials)
 {

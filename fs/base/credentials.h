@@ -40,6 +40,12 @@ void gcr_credentials_finish(struct gcr_credentials *credentials);
  * or not provably, in our pid and user namespaces.
  */
 uid_t gcr_credentials_counted(pid_t pid, uid_t uid);
+/*
+ * The id for whose quota the memory of a process counts: the user that the process runs as, even
+ * while the process is root's for access because it is not dumpable, which it can become and end at
+ * any moment. Root as in gcr_credentials_counted(). GCR_QUOTA_OTHER_ROOT: the process has ended.
+ */
+uid_t gcr_credentials_payer(pid_t pid);
 
 /*
  * Is the process in another pid or user namespace than ours, or is that unknown? The uid of such a

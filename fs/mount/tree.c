@@ -20,6 +20,7 @@
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
 GCR_DEFINE_CLEANUP(struct gcr_folder *, gcr_folder_unref);
@@ -62,7 +63,26 @@ static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
 #define REFRESH_USEC (1 * GCR_USEC_PER_SEC)
 _Static_assert(EXTRA_SHIFT + GCR_FOLDER_NUMBER_BITS == 64, "a folder has its place in a node");
 
-static atomic_uint ctl_lookups;
+/* Upper bits of the ids of files, by who looks them up: see gcr_tree_lookup(). */
+#define OWNERS	    1u
+#define OTHER_ROOTS 2u
+
+/* The lowest 23 of the upper bits of a ctl file's id; with the bit above them it is no fresh one.
+ */
+#define FRESH_MASK 0x7fffffu
+/* A user gets as many fresh ids of one ctl file in a second. */
+#define FRESH_MOST 100
+#define SLOTS	   1024
+
+/* Counts look-ups of ctl files. Users and files whose hash is the same share a slot. */
+static struct {
+	pthread_mutex_t lock; /* a leaf */
+	uint32_t last;
+	struct {
+		uint32_t second;
+		unsigned int count;
+	} slots[SLOTS];
+} ctl_lookups = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static fuse_ino_t make_node(enum gcr_node_kind kind, uint32_t number)
 {
@@ -346,8 +366,8 @@ int gcr_tree_getattr(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *re
 		*ret_stat = stat;
 		return 0;
 	}
-	/* Without the lookup counter: stat(2) always shows the same inode number of a ctl file. */
-	stat.st_ino = gcr_node_is_ctl(kind) ? node & ((UINT64_C(1) << EXTRA_SHIFT) - 1) : node;
+	/* Without the upper bits: stat(2) always shows the same inode number of a file. */
+	stat.st_ino = node & ((UINT64_C(1) << EXTRA_SHIFT) - 1);
 	stat.st_mode = shapes[kind].mode;
 	stat.st_nlink = S_ISDIR(stat.st_mode) ? 2 : 1;
 	stat.st_blksize = 4096;
@@ -510,6 +530,44 @@ static bool has_entry(struct gcr_daemon *daemon, fuse_ino_t parent, enum gcr_nod
 	return has;
 }
 
+/* The upper bits of a ctl file's id for user @uid. Who has no limits always gets a fresh id. */
+static uint32_t ctl_bits(struct gcr_daemon *daemon, uid_t uid, fuse_ino_t node)
+{
+	uint32_t second = (uint32_t)(gcr_clock_usec() / GCR_USEC_PER_SEC);
+	bool is_limited = gcr_quota_is_limited(daemon->quota, uid);
+	uid_t owner = is_limited ? gcr_quota_owner(daemon->quota, uid) : uid;
+	uint32_t hash = ((uint32_t)(node >> 8) * 31 + gcr_node_kind(node) + owner) * 2654435761u;
+
+	GCR_LOCK_SCOPE(&ctl_lookups.lock);
+	if (is_limited) {
+		unsigned int *count = &ctl_lookups.slots[hash >> 22].count;
+
+		if (ctl_lookups.slots[hash >> 22].second != second)
+			*count = 0;
+		ctl_lookups.slots[hash >> 22].second = second;
+		if (++*count > FRESH_MOST)
+			return ((owner * 2654435761u + second) & FRESH_MASK) | (FRESH_MASK + 1);
+	}
+	return ++ctl_lookups.last & FRESH_MASK;
+}
+
+/* See gcr_tree_lookup(). */
+static uint32_t upper_bits(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+			   fuse_ino_t node)
+{
+	enum gcr_node_kind kind = gcr_node_kind(node);
+	bool is_other_root;
+
+	if (!S_ISREG(shapes[kind].mode))
+		return 0;
+	is_other_root = !caller->uid && gcr_credentials_seem_contained(caller->pid);
+	if (gcr_node_is_ctl(kind))
+		return ctl_bits(daemon, is_other_root ? GCR_QUOTA_OTHER_ROOT : caller->uid, node);
+	if (!caller->uid)
+		return is_other_root ? OTHER_ROOTS : 0;
+	return is_of_process(kind) || is_of(kind, GCR_NODE_PLACE) ? OWNERS : 0;
+}
+
 int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t parent,
 		    const char *name, struct fuse_entry_param *ret_entry)
 {
@@ -542,9 +600,7 @@ int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fu
 	}
 	if (result < 0)
 		return result;
-	if (gcr_node_is_ctl(gcr_node_kind(entry.ino)))
-		entry.ino |= (fuse_ino_t)(atomic_fetch_add(&ctl_lookups, 1) & 0xffffff)
-			     << EXTRA_SHIFT;
+	entry.ino |= (fuse_ino_t)upper_bits(daemon, caller, entry.ino) << EXTRA_SHIFT;
 	result = gcr_tree_getattr(daemon, entry.ino, &entry.attr);
 	if (result < 0)
 		return result == -ESRCH || result == -ESTALE ? -ENOENT : result;

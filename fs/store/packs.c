@@ -315,19 +315,18 @@ uid_t gcr_snapshot_packed_uid(const struct gcr_snapshot *snapshot)
 
 int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *error)
 {
-	struct stat stat;
 	int result;
 
 	if (gcr_folder_packs(snapshot->folder))
 		return 0;
 	result = gcr_folder_touch(snapshot->folder);
-	if (!result && fstat(snapshot->root_fd, &stat) < 0)
-		result = -errno;
-	/* The chunks of a container are shared with no other user, and count for the container. */
+	/*
+	 * Not the owner of the files, which are root's if the process was not dumpable when they
+	 * were made: the chunks would be shared with root's. Those of a container are shared with
+	 * no other user, and count for the container.
+	 */
 	if (!result)
-		result = make_tables(snapshot, owner_of(snapshot) == GCR_QUOTA_OTHER_ROOT
-						       ? GCR_QUOTA_OTHER_ROOT
-						       : stat.st_uid);
+		result = make_tables(snapshot, owner_of(snapshot));
 	if (result < 0)
 		return gcr_error_set(error, -result, "the store: %s", strerror(-result));
 	return gcr_snapshot_attach_tables(snapshot, error);

@@ -67,7 +67,7 @@ int gcr_snapshot_new(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 	snapshot->store = store;
 	snapshot->pid = pid;
 	if (store->counted)
-		snapshot->root_uid = store->counted(pid, 0);
+		snapshot->root_uid = store->counted(pid);
 	snapshot->start_ticks = start_ticks;
 	snapshot->root_fd = -1;
 	snapshot->files_fd = -1;

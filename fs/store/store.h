@@ -42,10 +42,10 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 		     struct gcr_error *error);
 /*
  * gcr_store_count_by() is called once, at the start. The callback returns the id for whose quota
- * the data of process @pid of user @uid counts: different users can have the same @uid (root of a
- * container).
+ * the data of process @pid counts where its files are root's: those of a process that is not
+ * dumpable are, and different users can be root (of a container).
  */
-typedef uid_t gcr_store_counting(pid_t pid, uid_t uid);
+typedef uid_t gcr_store_counting(pid_t pid);
 void gcr_store_count_by(struct gcr_store *store, gcr_store_counting *counted);
 /*
  * Free the store. The files stay where they are if there is a snapshot, a place or a leftover, so

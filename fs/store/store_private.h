@@ -83,7 +83,8 @@ struct gcr_snapshot {
 	struct gcr_snapshot *next_kept;
 	struct gcr_snapshot_file *files;
 	uid_t uid;	/* the owner: its directory's owner, or root_uid where that is root */
-	uid_t root_uid; /* for whom root's files count: GCR_QUOTA_OTHER_ROOT in a container */
+	uid_t root_uid; /* for whom root's files count: the process's user, see gcr_store_count_by()
+			 */
 	bool discarded;
 	bool is_tainted; /* its files do not go to the pool */
 	bool is_adopted; /* the files also belong to a place, which counts them */

@@ -344,20 +344,18 @@ static int explain(const struct reclaim *reclaim, int result, struct gcr_error *
 }
 
 /*
- * The user whose quota the bytes count against: the owner of the process, if the owner has asked
- * for the freeze. A freeze that root has asked for, a thaw, and a verb that is being undone are
+ * The user whose quota the bytes count against: the process's, if that user has asked for the
+ * freeze. A freeze that root has asked for, a thaw, and a verb that is being undone are
  * never refused. The freeze of an exchange may use the room that its other process releases.
  */
 static struct gcr_store_payer payer_of(const struct gcr_task *task)
 {
 	struct gcr_store_payer payer = {0};
-	uid_t uid;
-	gid_t gid;
 
 	if (task->recovery || task->is_undoing || task->command->verb == GCR_VERB_THAW ||
-	    !task->command->rights.counted || gcr_proc_owner(task->process->pid, &uid, &gid) < 0)
+	    !task->command->rights.counted)
 		return payer;
-	payer.uid = gcr_credentials_counted(task->process->pid, uid);
+	payer.uid = gcr_credentials_payer(task->process->pid);
 	if (task->exchange) {
 		const struct gcr_process *thawed = gcr_task_sibling(task, 0);
 

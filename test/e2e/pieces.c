@@ -7,6 +7,7 @@
  *
  *   load I OFFSET FILE   write the bytes of FILE to OFFSET of piece I
  *   save I FILE          write all bytes of piece I to FILE
+ *   dumpable 0|1         make itself undumpable, or dumpable: see PR_SET_DUMPABLE in prctl(2)
  *
  * The pieces' addresses are printed on stderr: `piece I address 0xA`. All pieces are zeros at
  * first. The program runs on an AMD GPU if GPUCR_TEST_VENDOR is `hip`.
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "backend/cuda/cuda_api.h"
@@ -92,8 +94,12 @@ static bool obey(const char *line)
 	char path[512];
 	unsigned int index;
 	size_t offset;
-	bool is_load = sscanf(line, "load %u %zu %511s", &index, &offset, path) == 3;
+	int dumpable;
+	bool is_load;
 
+	if (sscanf(line, "dumpable %d", &dumpable) == 1)
+		return !prctl(PR_SET_DUMPABLE, dumpable);
+	is_load = sscanf(line, "load %u %zu %511s", &index, &offset, path) == 3;
 	if (!is_load && sscanf(line, "save %u %511s", &index, path) != 2)
 		return false;
 	if (index >= count)

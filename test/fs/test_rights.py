@@ -5,6 +5,7 @@ import array
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import re
 import shutil
@@ -501,6 +502,56 @@ sys.stdin.readline()
 print(ctypes.CDLL(None).prctl(4, 0), flush=True)
 sys.stdin.readline()
 """
+
+
+def leased(path, flags, prepare):
+    """A descriptor with a lease on the file, taken after prepare(); None: the kernel grants none."""
+    ours, theirs = socket.socketpair()
+
+    def take_it():
+        prepare()
+        fd = os.open(path, flags)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        socket.send_fds(theirs, [b'x'], [fd])
+
+    with ours, theirs:
+        return None if child(take_it) else socket.recv_fds(ours, 1, 1)[1][0]
+
+
+def enter_container():
+    """Root of a pid namespace: in there is a child, which goes on."""
+    if LIBC.unshare(CLONE_NEWPID):
+        raise OSError(errno.EPERM, 'unshare')
+    pid = os.fork()
+    if pid:
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def test_leases():
+    """What keeps others from opening a file, for as long as fs.lease-break-time, keeps nobody from
+    opening those of a process and of a place, nor root of a container others from root's."""
+    need_root()
+    same_for_both('who opens a file')
+    with Machine() as machine:
+        demo = machine.ready_demo(uid=NOBODY)
+        equal(name_of(child(lambda: become(NOBODY) or os.mkdir(machine.path('place')))), 'ok')
+        names = [(lambda: become(NOBODY), where, name) for where in (demo.pid, 'place')
+                 for name in ('ctl', 'status', 'error', 'events', 'criu.log')]
+        names += [(lambda: become(NOBODY), demo.pid, 'maps'), (enter_container, '.', 'status'),
+                  (enter_container, '.', 'metrics')]
+        for prepare, where, name in names:
+            path = machine.path(where, name)
+            flags = os.O_WRONLY if name == 'ctl' else os.O_RDONLY
+            number = os.stat(path).st_ino
+            fd = leased(path, flags, prepare)
+            if fd is None:
+                raise Skip('the kernel grants no lease here')
+            try:
+                # Without O_NONBLOCK it would wait.
+                equal(error_of(lambda: os.close(os.open(path, flags | os.O_NONBLOCK))), 'ok', path)
+                equal([os.fstat(fd).st_ino, os.stat(path).st_ino], [number] * 2, path)
+            finally:
+                os.close(fd)
 
 
 def test_cancel_of_others():

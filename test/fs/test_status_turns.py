@@ -265,6 +265,42 @@ def test_an_interrupted_open():
         wait_for(lambda: not open_files(machine, NOBODY), 'the opens to be counted no longer')
 
 
+def looks_up(machine, name, threads=200):
+    """A user who looks a file of the root up all the time."""
+    def work(ready):
+        def bother():
+            while True:
+                os.stat(machine.path(name))
+        for _ in range(threads):
+            threading.Thread(target=bother, daemon=True).start()
+        ready()
+        time.sleep(1000)
+    return User(machine, NOBODY, work)
+
+
+def count_opens(machine, name, flags):
+    """How often it can be opened in a while, beside such a user."""
+    user = looks_up(machine, name)
+    time.sleep(0.5 * SLOW)
+    until = time.monotonic() + 4 * SLOW
+    count = 0
+    while time.monotonic() < until:
+        os.close(os.open(machine.path(name), flags))
+        count += 1
+    user.finish()
+    return count
+
+
+def test_look_ups_of_ctl():
+    """Each of them leads to another inode, and the kernel repeats them until no other one of the same
+    name comes between: a user who makes many does not keep others from opening it."""
+    several_users()
+    with Machine() as machine:
+        status = count_opens(machine, 'status', os.O_RDONLY)
+        ctl = count_opens(machine, 'ctl', os.O_WRONLY)
+        check(ctl >= status / 4, f'{ctl} opens of ctl, {status} of status')
+
+
 ENDS = (errno.ENOTCONN, errno.ECONNABORTED, errno.ENOENT, errno.ENODEV, errno.EINTR)
 
 
