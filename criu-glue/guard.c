@@ -12,7 +12,8 @@
  *    receiver, which looks into its socket only when the sender has told it to.
  *
  * All other sockets are unaffected by these. What CRIU does with the files of a restored program:
- * guard_files.c; and with its sockets: guard_sockets.c.
+ * guard_files.c; and with its sockets: guard_sockets.c;
+ * who may look into its memory: guard_dumpable.c.
  *
  * CRIU gets the root of a dumped tree by its pid. The guard knows the root by its pidfd, and lets
  * CRIU trace no other process that was given the pid: from PTRACE_SEIZE on, the pid cannot change
@@ -273,6 +274,8 @@ EXPORT long ptrace(enum __ptrace_request request, ...)
 	address = va_arg(arguments, void *);
 	data = va_arg(arguments, void *);
 	va_end(arguments);
+	if (gcr_guard_trace(request, pid) < 0)
+		return -1;
 	result = real(request, pid, address, data);
 	if (result < 0 || request != PTRACE_SEIZE || !is_of_another(pid))
 		return result;

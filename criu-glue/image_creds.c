@@ -22,6 +22,7 @@ enum {
 
 	FIELD_IDS = 1,		/* to 8 */
 	FIELD_CAPABILITIES = 9, /* to 12 */
+	FIELD_SECURE_BITS = 13,
 	FIELD_GROUPS = 14,
 	FIELD_NO_NEW_PRIVS = 18,
 	FIELD_AMBIENT = 19,
@@ -108,6 +109,11 @@ static int take_number(struct reading *reading, unsigned int field, uint64_t val
 	}
 	if (field == FIELD_GROUPS)
 		return take_group(creds, value);
+	if (field == FIELD_SECURE_BITS) {
+		if (value > UINT32_MAX)
+			return -EIO;
+		creds->secure_bits = (uint32_t)value;
+	}
 	if (field == FIELD_NO_NEW_PRIVS)
 		creds->no_new_privs = value;
 	return 0;
@@ -157,19 +163,7 @@ static int parse_creds(const uint8_t *at, const uint8_t *end, struct gcr_image_c
 static int find_field(const uint8_t *at, const uint8_t *end, unsigned int number,
 		      enum gcr_protobuf_wire wire, struct gcr_protobuf_field *ret_field)
 {
-	struct gcr_protobuf_field field;
-
-	while (at < end) {
-		if (!gcr_protobuf_next(&at, end, &field))
-			return -EIO;
-		if (field.number != number)
-			continue;
-		/* A reader would take the last one, or merge them. */
-		if (field.wire != wire || ret_field->number)
-			return -EIO;
-		*ret_field = field;
-	}
-	return 0;
+	return gcr_protobuf_find(at, end, number, wire, ret_field) ? 0 : -EIO;
 }
 
 int gcr_image_creds_parse(const uint8_t *image, size_t bytes, struct gcr_image_creds *ret_creds)

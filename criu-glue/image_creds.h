@@ -36,7 +36,8 @@ struct gcr_image_creds {
 	uint64_t capabilities[GCR_CREDS_SETS];
 	bool has_ambient; /* CRIU 3 does not dump these */
 	bool no_new_privs;
-	uint32_t *groups; /* the supplementary groups, ascending */
+	uint32_t secure_bits; /* which the kernel does not tell of a thread */
+	uint32_t *groups;     /* the supplementary groups, ascending */
 	size_t groups_count;
 };
 
