@@ -39,6 +39,7 @@
 
 #include "criu-glue/criu.h"
 #include "criu-glue/guard.h"
+#include "criu-glue/guard_rights.h"
 
 #define EXPORT GCR_GUARD_EXPORT
 
@@ -258,6 +259,20 @@ static bool is_of_another(pid_t pid)
 }
 
 /*
+ * Ends CRIU, which would go on (4.1.1: criu/cr-restore.c): the program's own filter of system calls
+ * would answer the calls by which the thread gives up root's rights. Before these it waits for
+ * CRIU.
+ */
+static void give_up(pid_t pid)
+{
+	fprintf(stderr,
+		"gpucr-criu-guard: the filter of system calls of process %d cannot be suspended "
+		"while it is restored: CRIU has a filter itself\n",
+		(int)pid);
+	_exit(1);
+}
+
+/*
  * Fails if CRIU has attached to a process that has got the root's pid. That process is not stopped;
  * it is released when CRIU, which gives up now, ends.
  */
@@ -277,6 +292,9 @@ EXPORT long ptrace(enum __ptrace_request request, ...)
 	if (gcr_guard_trace(request, pid) < 0)
 		return -1;
 	result = real(request, pid, address, data);
+	if (result < 0 && request == PTRACE_SETOPTIONS && gcr_guard_has_owner() &&
+	    (uintptr_t)data & PTRACE_O_SUSPEND_SECCOMP)
+		give_up(pid);
 	if (result < 0 || request != PTRACE_SEIZE || !is_of_another(pid))
 		return result;
 	fprintf(stderr, "gpucr-criu-guard: process %d has ended, and its pid is another's\n",

@@ -7,6 +7,9 @@
  *  - `shared`: that memory is the file GPUCR_TEST_SHARED, which others can write to.
  *  - `thread`: it is that of another thread, which has many filters of system calls.
  *  - `vdso`: the program has also changed its vdso, so that getcpu(2) is at the address WRITTEN.
+ *  - `filter`: its filter of system calls says that those that give up rights have succeeded, and
+ *    makes none of them.
+ *  - `filtered`: the program, which is CRIU, has a filter that lets everything pass.
  */
 #include <elf.h>
 #include <errno.h>
@@ -15,6 +18,7 @@
 #include <linux/rseq.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,6 +106,27 @@ static void *stay(void *unused)
 	return unused;
 }
 
+/* Has these system calls answered with success. */
+static void set_filter(const int *calls, size_t count)
+{
+	struct sock_filter code[16] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	};
+	struct sock_fprog program = {.filter = code};
+	unsigned short used = 1;
+
+	for (size_t i = 0; i < count; i++) {
+		code[used++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K,
+							    (unsigned int)calls[i], 0, 1);
+		code[used++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO);
+	}
+	code[used++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	program.len = used;
+	if ((geteuid() && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0) ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)
+		abort();
+}
+
 __attribute__((constructor)) static void begin(void)
 {
 	const char *what = getenv("GPUCR_TEST_MOMENT"), *path = getenv("GPUCR_TEST_SHARED");
@@ -110,12 +135,19 @@ __attribute__((constructor)) static void begin(void)
 	char *memory;
 	int fd = -1;
 
+	if (what && !strcmp(what, "filtered"))
+		set_filter(NULL, 0);
 	if (!what || strcmp(program_invocation_short_name, "gpucr-demo") != 0)
 		return;
 	memory = map(CODE, 4 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 	memcpy(memory, code_begin, (size_t)(code_end - code_begin));
 	if (made)
 		strcpy(memory + PAGE, made);
+	if (!strcmp(what, "filter")) {
+		set_filter((const int[]){SYS_setgroups, SYS_setresuid, SYS_setresgid, SYS_capset},
+			   4);
+		return;
+	}
 	if (!strcmp(what, "vdso"))
 		change_vdso();
 	if (!strcmp(what, "thread")) {

@@ -131,6 +131,32 @@ def test_threads():
         one.wait_ticks()
 
 
+def with_filter(machine):
+    """CRIU has a filter of system calls at a restore: then it can suspend no other process's."""
+    path = f'{machine.restores.directory}/criu-with-limits'
+    if not os.path.exists(path):
+        raise harness.Skip('CRIU is one for all')
+    with open(path, encoding='utf-8') as file:
+        text = file.read()
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write(text.replace('LD_PRELOAD="', f'''
+case " $* " in *" restore "*) export GPUCR_TEST_MOMENT=filtered ;; esac
+LD_PRELOAD="{LIBRARY}:''', 1))
+
+
+def test_filter():
+    """The program's filter of system calls is there before it gives up root's rights."""
+    with machines() as (machine, _, _):
+        with_filter(machine)
+        one = program(machine, 'filter')
+        equal(machine.writer(one.pid, 'dump name=users', uid=NOBODY).result(), 'ok',
+              machine.error(one.pid))
+        one.wait_gone()
+        refused(machine, one, 'filter of system calls')
+        machine.must('users', 'thaw trusted')
+        equal(uids(one.pid), {'0'}, 'the filter does nothing: the test tells nothing')
+
+
 def test_vdso():
     """CRIU writes where the program's vdso says that functions are, in a process that is root's."""
     with machines() as (machine, _, _):
