@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "criu-glue/creds.h"
 #include "criu-glue/dumpable.h"
 #include "criu-glue/image_check.h"
 #include "criu-glue/image_owner.h"
@@ -108,4 +109,29 @@ int gcr_restore_open_images(struct gcr_restore *restore, struct gcr_restore_imag
 	*ret_images = images;
 	images = (struct gcr_restore_images){.fd = -1};
 	return 0;
+}
+
+int gcr_restore_check_creds(struct gcr_restore *restore, struct gcr_error *error)
+{
+	_cleanup_(gcr_image_owner_destroy_cleanup) struct gcr_image_owner *owner = NULL;
+	_cleanup_free_ pid_t *pids = calloc(restore->held_count + 1, sizeof(*pids));
+	_cleanup_close_ int fd =
+		gcr_beneath_open(restore->root_fd, GCR_MANIFEST_IMAGES, O_RDONLY | O_DIRECTORY);
+	int result;
+
+	if (restore->job.command.trusted)
+		return 0;
+	if (fd < 0 || !pids)
+		return gcr_error_set(error, fd < 0 ? EIO : ENOMEM, "criu: %s",
+				     fd < 0 ? strerror(-fd) : "out of memory");
+	result = gcr_image_owner_find(fd, restore->manifest->tree->processes[0].pid, &owner, error);
+	if (result < 0 || !owner)
+		return result;
+	for (size_t i = 0; i < restore->held_count; i++)
+		pids[i] = restore->held[i].pid;
+	result = gcr_criu_check_creds(fd, pids, restore->held_count, error);
+	return result == -EBUSY ? gcr_error_set(error, EIO,
+						"a process or thread that CRIU has restored has "
+						"ended")
+				: result;
 }

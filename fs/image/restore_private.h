@@ -145,6 +145,11 @@ struct gcr_restore_images {
 int gcr_restore_open_images(struct gcr_restore *restore, struct gcr_restore_images *ret_images,
 			    struct gcr_error *error);
 void gcr_restore_close_images(struct gcr_restore_images *images);
+/*
+ * Checks that the stopped processes of a tree with an owner, restore->held, have the rights that
+ * the images say. -EPERM, -EIO, ...; errors set @error.
+ */
+int gcr_restore_check_creds(struct gcr_restore *restore, struct gcr_error *error);
 /* Removes changed copies of images. Called when CRIU has ended, or was not started. */
 void gcr_restore_drop_images(struct gcr_restore *restore);
 

@@ -562,6 +562,8 @@ int gcr_restore_adopt(struct gcr_restore *restore, struct gcr_error *error)
 	int result = restore->job.command.restored ? 0 : hold_all(restore, error);
 
 	gcr_restore_set_phase(restore, "adopt");
+	if (!result && !restore->job.command.restored)
+		result = gcr_restore_check_creds(restore, error);
 	for (size_t i = 0; i < restore->members_count && !result; i++)
 		result = adopt(restore, &restore->members[i], error);
 	return result;

@@ -154,7 +154,7 @@ def test_filter():
         one.wait_gone()
         refused(machine, one, 'filter of system calls')
         machine.must('users', 'thaw trusted')
-        equal(uids(one.pid), {'0'}, 'the filter does nothing: the test tells nothing')
+        check('0' in uids(one.pid), 'the filter does nothing: the test tells nothing')
 
 
 def test_vdso():
