@@ -72,11 +72,29 @@ static char *print_owner(const struct gcr_image_owner *owner)
 	return NULL;
 }
 
+/* The same for the processes that are to be dumpable. */
+static char *print_dumpable(const struct gcr_criu_options *options)
+{
+	char *text = NULL;
+	size_t bytes;
+	FILE *stream = open_memstream(&text, &bytes);
+
+	if (!stream)
+		return NULL;
+	fprintf(stream, GCR_CRIU_DUMPABLE_VARIABLE "=");
+	for (size_t i = 0; i < options->dumpable_count; i++)
+		fprintf(stream, "%s%d", i ? "," : "", (int)options->dumpable[i]);
+	if (!fclose(stream))
+		return text;
+	free(text);
+	return NULL;
+}
+
 /*
  * Adds the variables of the environment by which the guard gets its facts; the caller frees them.
  * @root_fd: CRIU's descriptor of a dumped tree's root. -ENOMEM.
  */
-static int add_guard(char *variables[2], const struct gcr_criu_options *options, int root_fd)
+static int add_guard(char *variables[3], const struct gcr_criu_options *options, int root_fd)
 {
 	if (!options->guard)
 		return 0;
@@ -92,7 +110,8 @@ static int add_guard(char *variables[2], const struct gcr_criu_options *options,
 	}
 	if (options->action == GCR_CRIU_RESTORE && options->owner) {
 		variables[1] = print_owner(options->owner);
-		return variables[1] ? 0 : -ENOMEM;
+		variables[2] = variables[1] ? print_dumpable(options) : NULL;
+		return variables[2] ? 0 : -ENOMEM;
 	}
 	return 0;
 }
@@ -104,7 +123,7 @@ int gcr_criu_start_program(const struct gcr_criu_program *criu, const char *path
 {
 	/* LD_PRELOAD may be our own; a configuration file could set any option. */
 	static const char *const unwanted[] = {"LD_PRELOAD", "CRIU_CONFIG_FILE",
-					       GCR_CRIU_OWNER_VARIABLE};
+					       GCR_CRIU_OWNER_VARIABLE, GCR_CRIU_DUMPABLE_VARIABLE};
 	_cleanup_(gcr_environment_free_cleanup) char **environment = NULL;
 	struct gcr_program program = {
 		.path = path,

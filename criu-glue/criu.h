@@ -27,17 +27,20 @@
  * The program through which CRIU asks whether a dump is to be kept, its descriptor, and the bytes
  * that it sends and receives.
  */
-#define GCR_CRIU_HOOK_PROGRAM	"gpucr-hook"
-#define GCR_CRIU_GUARD		"libgpucr-criu-guard.so"
+#define GCR_CRIU_HOOK_PROGRAM	   "gpucr-hook"
+#define GCR_CRIU_GUARD		   "libgpucr-criu-guard.so"
 /* PID:FD, for the guard: the root of a dumped tree, and CRIU's descriptor of its pidfd. */
-#define GCR_CRIU_ROOT_VARIABLE	"GPUCR_CRIU_ROOT"
+#define GCR_CRIU_ROOT_VARIABLE	   "GPUCR_CRIU_ROOT"
 /* UID:GID:CAPABILITIES:GROUP,GROUP...: with whose rights the guard lets CRIU open a tree's files.
  */
-#define GCR_CRIU_OWNER_VARIABLE "GPUCR_CRIU_OWNER"
-#define GCR_CRIU_HOOK_FD	5
-#define GCR_CRIU_HOOK_ASKS	'?'
-#define GCR_CRIU_HOOK_YES	'y'
-#define GCR_CRIU_HOOK_NO	'n'
+#define GCR_CRIU_OWNER_VARIABLE	   "GPUCR_CRIU_OWNER"
+/* PID,PID...: which restored processes the guard makes dumpable, when they have their own rights.
+ */
+#define GCR_CRIU_DUMPABLE_VARIABLE "GPUCR_CRIU_DUMPABLE"
+#define GCR_CRIU_HOOK_FD	   5
+#define GCR_CRIU_HOOK_ASKS	   '?'
+#define GCR_CRIU_HOOK_YES	   'y'
+#define GCR_CRIU_HOOK_NO	   'n'
 
 /*
  * The program that keeps CRIU's log, and its argument. CRIU writes to a socket, and this program to
@@ -146,6 +149,12 @@ struct gcr_criu_options {
 	 * root.
 	 */
 	const struct gcr_image_owner *owner;
+	/*
+	 * With an owner: the processes that the guard makes dumpable, by their pids in the images,
+	 * which say that none is (criu-glue/dumpable.h).
+	 */
+	const pid_t *dumpable;
+	size_t dumpable_count;
 	/*
 	 * Restore in a new pid namespace, where all pids are free: the path of gpucr-pidns, which
 	 * does that. NULL: in our namespace. The tree ends with the namespace's init, and init ends

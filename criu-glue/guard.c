@@ -13,8 +13,9 @@
  *    receiver, which looks into its socket only when the sender has told it to.
  *
  * All other sockets are unaffected by these. What CRIU does with the files of a restored program:
- * guard_files.c; with its sockets: guard_sockets.c; with the files and the namespaces of a dumped
- * one: guard_dump.c, guard_namespaces.c.
+ * guard_files.c; with its sockets: guard_sockets.c; who may look into its memory: guard_dumpable.c.
+ * What CRIU does with the files and the namespaces of a dumped one: guard_dump.c,
+ * guard_namespaces.c.
  *
  * CRIU gets the root of a dumped tree by its pid. The guard knows the root by its pidfd, and lets
  * CRIU trace no other process that was given the pid: from PTRACE_SEIZE on, the pid cannot change
@@ -40,6 +41,7 @@
 
 #include "criu-glue/criu.h"
 #include "criu-glue/guard.h"
+#include "criu-glue/guard_rights.h"
 #include "lib/passing.h"
 
 #define EXPORT GCR_GUARD_EXPORT
@@ -268,6 +270,20 @@ static bool is_of_another(pid_t pid)
 }
 
 /*
+ * Ends CRIU, which would go on (4.1.1: criu/cr-restore.c): the program's own filter of system calls
+ * would answer the calls by which the thread gives up root's rights. Before these it waits for
+ * CRIU.
+ */
+static void give_up(pid_t pid)
+{
+	fprintf(stderr,
+		"gpucr-criu-guard: the filter of system calls of process %d cannot be suspended "
+		"while it is restored: CRIU has a filter itself\n",
+		(int)pid);
+	_exit(1);
+}
+
+/*
  * Fails if CRIU has attached to a process that has got the root's pid. That process is not stopped;
  * it is released when CRIU, which gives up now, ends.
  */
@@ -284,7 +300,12 @@ EXPORT long ptrace(enum __ptrace_request request, ...)
 	address = va_arg(arguments, void *);
 	data = va_arg(arguments, void *);
 	va_end(arguments);
+	if (gcr_guard_trace(request, pid) < 0)
+		return -1;
 	result = real(request, pid, address, data);
+	if (result < 0 && request == PTRACE_SETOPTIONS && gcr_guard_has_owner() &&
+	    (uintptr_t)data & PTRACE_O_SUSPEND_SECCOMP)
+		give_up(pid);
 	if (result < 0 || request != PTRACE_SEIZE || !is_of_another(pid))
 		return result;
 	fprintf(stderr, "gpucr-criu-guard: process %d has ended, and its pid is another's\n",

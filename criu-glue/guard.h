@@ -3,12 +3,21 @@
 #ifndef GCR_CRIU_GLUE_GUARD_H
 #define GCR_CRIU_GLUE_GUARD_H
 
+#include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/types.h>
 
 #define GCR_GUARD_EXPORT __attribute__((visibility("default")))
 
 /* As bind(2) and listen(2); in a process of the tree, a unix socket with the owner's rights. */
 int gcr_guard_bind(int fd, const struct sockaddr *address, socklen_t bytes);
 int gcr_guard_listen(int fd, int backlog);
+
+/*
+ * To be called before CRIU's call of ptrace(2) of this kind. When CRIU has stopped all threads of a
+ * restored tree, makes the processes dumpable that are to be. -1 and errno: it cannot be done, and
+ * CRIU has to give up.
+ */
+int gcr_guard_trace(enum __ptrace_request request, pid_t pid);
 
 #endif

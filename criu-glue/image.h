@@ -14,8 +14,11 @@
 #include "lib/error.h"
 
 /* The second magic numbers. */
-#define GCR_CRIU_PSTREE 0x50273030u
-#define GCR_CRIU_CORE	0x55053847u
+#define GCR_CRIU_PSTREE	 0x50273030u
+#define GCR_CRIU_CORE	 0x55053847u
+#define GCR_CRIU_MM	 0x57492820u
+#define GCR_CRIU_PAGEMAP 0x56084025u
+#define GCR_CRIU_GHOST	 0x52583605u
 
 #define GCR_CRIU_PSTREE_NAME	 "pstree.img"
 #define GCR_CRIU_IMAGE_BYTES_MAX (64u << 20) /* of an image that is read into memory */

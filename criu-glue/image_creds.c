@@ -162,19 +162,7 @@ static int parse_creds(const uint8_t *at, const uint8_t *end, struct gcr_image_c
 static int find_field(const uint8_t *at, const uint8_t *end, unsigned int number,
 		      enum gcr_protobuf_wire wire, struct gcr_protobuf_field *ret_field)
 {
-	struct gcr_protobuf_field field;
-
-	while (at < end) {
-		if (!gcr_protobuf_next(&at, end, &field))
-			return -EIO;
-		if (field.number != number)
-			continue;
-		/* A reader would take the last one, or merge them. */
-		if (field.wire != wire || ret_field->number)
-			return -EIO;
-		*ret_field = field;
-	}
-	return 0;
+	return gcr_protobuf_find(at, end, number, wire, ret_field) ? 0 : -EIO;
 }
 
 int gcr_image_creds_parse(const uint8_t *image, size_t bytes, struct gcr_image_creds *ret_creds)

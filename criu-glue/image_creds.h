@@ -36,7 +36,7 @@ struct gcr_image_creds {
 	uint64_t capabilities[GCR_CREDS_SETS];
 	bool has_ambient; /* CRIU 3 does not dump these */
 	bool no_new_privs;
-	uint32_t securebits; /* prctl(2), PR_SET_SECUREBITS */
+	uint32_t securebits; /* prctl(2), PR_SET_SECUREBITS; the kernel does not tell a thread's */
 	uint32_t *groups;    /* the supplementary groups, ascending */
 	size_t groups_count;
 };

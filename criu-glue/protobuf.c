@@ -58,3 +58,22 @@ bool gcr_protobuf_next(const uint8_t **at, const uint8_t *end, struct gcr_protob
 	field->bytes = (size_t)(*at - field->start);
 	return true;
 }
+
+bool gcr_protobuf_find(const uint8_t *at, const uint8_t *end, unsigned int number,
+		       enum gcr_protobuf_wire wire, struct gcr_protobuf_field *ret_field)
+{
+	struct gcr_protobuf_field field, found = {0};
+
+	while (at < end) {
+		if (!gcr_protobuf_next(&at, end, &field))
+			return false;
+		if (field.number != number)
+			continue;
+		if (field.wire != wire || found.number)
+			return false;
+		found = field;
+	}
+	if (found.number)
+		*ret_field = found;
+	return true;
+}

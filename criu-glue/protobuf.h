@@ -41,4 +41,12 @@ bool gcr_protobuf_varint(const uint8_t **at, const uint8_t *end, uint64_t *ret_v
  */
 bool gcr_protobuf_next(const uint8_t **at, const uint8_t *end, struct gcr_protobuf_field *field);
 
+/*
+ * Looks for one field in the message from @at to @end. *ret_field stays as it is if there is none.
+ * False: the message is damaged, the field is of another kind, or it is there twice: a reader would
+ * take the last one, or merge them.
+ */
+bool gcr_protobuf_find(const uint8_t *at, const uint8_t *end, unsigned int number,
+		       enum gcr_protobuf_wire wire, struct gcr_protobuf_field *ret_field);
+
 #endif

@@ -15,7 +15,7 @@
 #include "lib/cleanup.h"
 
 /*
- * Copies our environment without the variables @unwanted, leaving room for two more at the end.
+ * Copies our environment without the variables @unwanted, leaving room for three more at the end.
  * @ret_count (may be NULL): the number of variables. NULL: no memory.
  */
 char **gcr_environment_copy(const char *const *unwanted, size_t unwanted_count, size_t *ret_count);

@@ -126,12 +126,30 @@ void gcr_supplies_finish(struct gcr_supplies *supplies);
 
 /* ---- restore_images.c: the images that CRIU reads ---- */
 
+/* The images that CRIU is to restore, and what its guard is told of them. */
+struct gcr_image_owner;
+struct gcr_restore_images {
+	int fd; /* their directory */
+	/* With whose rights the tree's files are opened; NULL: root's. */
+	struct gcr_image_owner *owner;
+	/* With an owner: the processes that are to be dumpable, although the images say otherwise.
+	 */
+	pid_t *dumpable;
+	size_t dumpable_count;
+};
 /*
- * Returns a descriptor, which the caller closes, of the directory with the images that CRIU is to
- * restore: those of the place, without parent-death signals that would kill the tree when CRIU
- * ends. -EIO, -ENOMEM, ...; errors set @error.
+ * Finds the owner of the tree, and opens the images: those of the place, without parent-death
+ * signals that would kill the tree when CRIU ends, and, with an owner, without dumpable processes.
+ * -EIO, -ENOMEM, ...; errors set @error. gcr_restore_close_images() frees what it has got.
  */
-int gcr_restore_open_images(struct gcr_restore *restore, struct gcr_error *error);
+int gcr_restore_open_images(struct gcr_restore *restore, struct gcr_restore_images *ret_images,
+			    struct gcr_error *error);
+void gcr_restore_close_images(struct gcr_restore_images *images);
+/*
+ * Checks that the stopped processes of a tree with an owner, restore->held, have the rights that
+ * the images say. -EPERM, -EIO, ...; errors set @error.
+ */
+int gcr_restore_check_creds(struct gcr_restore *restore, struct gcr_error *error);
 /* Removes changed copies of images. Called when CRIU has ended, or was not started. */
 void gcr_restore_drop_images(struct gcr_restore *restore);
 

@@ -99,9 +99,8 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 	_cleanup_free_ char *drain = gcr_vendor_program(restore->job.daemon, GCR_DRAIN_PROGRAM);
 	_cleanup_free_ char *plugins = NULL;
 	_cleanup_free_ char *pidns = NULL;
-	_cleanup_(gcr_image_owner_destroy_cleanup) struct gcr_image_owner *owner = NULL;
+	_cleanup_(gcr_restore_close_images) struct gcr_restore_images images = {.fd = -1};
 	_cleanup_close_ int work_fd = -1;
-	_cleanup_close_ int images_fd = -1;
 	const struct gcr_criu_program *program;
 	char subject[GCR_CRIU_SUBJECT_BYTES];
 	struct gcr_criu_options options = {
@@ -130,18 +129,13 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 					 error);
 	if (work_fd < 0)
 		return work_fd;
-	images_fd = gcr_restore_open_images(restore, error);
-	if (images_fd < 0)
-		return images_fd;
 	/* The owner can change his directories until CRIU opens the tree's files in them. */
-	result = restore->job.command.trusted
-			 ? 0
-			 : gcr_image_owner_find(images_fd,
-						restore->manifest->tree->processes[0].pid, &owner,
-						error);
+	result = gcr_restore_open_images(restore, &images, error);
 	if (result < 0)
 		return result;
-	options.owner = owner;
+	options.owner = images.owner;
+	options.dumpable = images.dumpable;
+	options.dumpable_count = images.dumpable_count;
 	if (restore->job.command.new_pids) {
 		pidns = gcr_vendor_program(restore->job.daemon, GCR_PIDNS_PROGRAM);
 		if (!pidns)
@@ -151,7 +145,7 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 		options.unwanted_mounts[1] = gcr_store_mount_device(restore->job.daemon->store);
 	}
 	options.cgroup_procs_fd = cgroup_fd;
-	options.images_fd = images_fd;
+	options.images_fd = images.fd;
 	options.work_fd = work_fd;
 	options.libdir = plugins;
 	return gcr_criu_start(program, &options, ret_job, error);
@@ -568,6 +562,8 @@ int gcr_restore_adopt(struct gcr_restore *restore, struct gcr_error *error)
 	int result = restore->job.command.restored ? 0 : hold_all(restore, error);
 
 	gcr_restore_set_phase(restore, "adopt");
+	if (!result && !restore->job.command.restored)
+		result = gcr_restore_check_creds(restore, error);
 	for (size_t i = 0; i < restore->members_count && !result; i++)
 		result = adopt(restore, &restore->members[i], error);
 	return result;

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The messages of core-N.img, mm-N.img and ghost-file-N.img are those of images/core.proto,
+ * rseq.proto, mm.proto, vma.proto and ghost-file.proto of CRIU 4.
+ */
+#include "criu-glue/image_check.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/securebits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "criu-glue/image.h"
+#include "criu-glue/image_creds.h"
+#include "criu-glue/image_vdso.h"
+#include "criu-glue/protobuf.h"
+#include "lib/beneath.h"
+#include "lib/cleanup.h"
+
+/* Field numbers. */
+enum {
+	FIELD_THREAD_CORE = 5, /* core_entry */
+	FIELD_RSEQ = 15,       /* thread_core_entry */
+	FIELD_RSEQ_ADDRESS = 1,
+	FIELD_RSEQ_BYTES = 2,
+
+	FIELD_MAPPINGS = 14, /* mm_entry */
+	FIELD_MAPPING_START = 1,
+	FIELD_MAPPING_END = 2,
+	FIELD_MAPPING_FLAGS = 6,
+	FIELD_MAPPING_STATUS = 7,
+
+	FIELD_GHOST_UID = 1, /* ghost_file_entry */
+};
+
+#define STATUS_VDSO 8u /* of a mapping */
+
+/* A bit that any thread can set itself. */
+#define HARMLESS_BITS (1u << SECURE_KEEP_CAPS)
+
+/* At the beginning of an image of deleted files: its message, which is followed by the contents. */
+#define GHOST_BYTES_MAX 65536u
+
+/* Memory of a thread for rseq(2); no bytes: it has none. */
+struct area {
+	uint64_t start, bytes;
+};
+
+#define TRUST "thaw trusted restores it"
+
+/* ---- threads ---- */
+
+/* Finds the memory for rseq(2) in an image core-N.img. -EIO. */
+static int parse_area(const uint8_t *image, size_t bytes, struct area *ret_area)
+{
+	struct gcr_protobuf_field thread = {0}, rseq = {0}, start = {0}, size = {0};
+	const uint8_t *at, *end = image + bytes, *message;
+	int result = gcr_criu_image_begin(image, bytes, GCR_CRIU_CORE, &at);
+
+	if (!result)
+		result = gcr_criu_image_next(&at, end, &message);
+	if (result < 0 || at != end ||
+	    !gcr_protobuf_find(message, end, FIELD_THREAD_CORE, GCR_PROTOBUF_BYTES, &thread) ||
+	    !gcr_protobuf_find(thread.content, thread.content + thread.content_bytes, FIELD_RSEQ,
+			       GCR_PROTOBUF_BYTES, &rseq) ||
+	    !gcr_protobuf_find(rseq.content, rseq.content + rseq.content_bytes, FIELD_RSEQ_ADDRESS,
+			       GCR_PROTOBUF_VARINT, &start) ||
+	    !gcr_protobuf_find(rseq.content, rseq.content + rseq.content_bytes, FIELD_RSEQ_BYTES,
+			       GCR_PROTOBUF_VARINT, &size))
+		return -EIO;
+	*ret_area = (struct area){.start = start.value, .bytes = start.value ? size.value : 0};
+	return 0;
+}
+
+static int fail_thread(pid_t number, const char *words, struct gcr_error *error)
+{
+	return gcr_error_set(error, EACCES, "thread %d of the program %s (" TRUST ")", (int)number,
+			     words);
+}
+
+/* Is the thread root's alone? Then nobody else can have changed what it told CRIU. */
+static bool is_roots(const struct gcr_image_creds *creds)
+{
+	return !creds->ids[GCR_CREDS_UID] && !creds->ids[GCR_CREDS_EUID] &&
+	       !creds->ids[GCR_CREDS_SUID] && !creds->ids[GCR_CREDS_FSUID];
+}
+
+/* Checks the secure bits of the thread. *ret_area has no bytes if it need not be checked. */
+static int check_thread(int images_fd, pid_t number, struct area *ret_area, struct gcr_error *error)
+{
+	_cleanup_(gcr_image_creds_finish) struct gcr_image_creds creds = {0};
+	_cleanup_free_ void *bytes = NULL;
+	char name[32];
+	size_t size;
+	int result;
+
+	*ret_area = (struct area){0};
+	snprintf(name, sizeof(name), "core-%d.img", (int)number);
+	result = gcr_criu_image_read(images_fd, name, &bytes, &size, error);
+	if (result < 0)
+		return result;
+	result = gcr_image_creds_parse(bytes, size, &creds);
+	if (!result && (creds.is_dead || is_roots(&creds)))
+		return 0;
+	if (!result)
+		result = parse_area(bytes, size, ret_area);
+	if (result < 0)
+		return gcr_criu_image_fail(error, result, name);
+	return creds.securebits & ~HARMLESS_BITS
+		       ? fail_thread(number, "has secure bits, which the kernel does not confirm",
+				     error)
+		       : 0;
+}
+
+/* ---- the memory of a process ---- */
+
+/*
+ * Is all of the area in the mapping, and nobody else's? False also if the message is damaged: then
+ * the area is in no mapping.
+ */
+static bool has_area(const struct gcr_protobuf_field *mapping, const struct area *area)
+{
+	struct gcr_protobuf_field start = {0}, end = {0}, flags = {0};
+	const uint8_t *at = mapping->content, *behind = at + mapping->content_bytes;
+
+	return gcr_protobuf_find(at, behind, FIELD_MAPPING_START, GCR_PROTOBUF_VARINT, &start) &&
+	       gcr_protobuf_find(at, behind, FIELD_MAPPING_END, GCR_PROTOBUF_VARINT, &end) &&
+	       gcr_protobuf_find(at, behind, FIELD_MAPPING_FLAGS, GCR_PROTOBUF_VARINT, &flags) &&
+	       area->start >= start.value && area->start < end.value &&
+	       area->bytes <= end.value - area->start && flags.value & MAP_PRIVATE &&
+	       flags.value & MAP_ANONYMOUS;
+}
+
+/* Is the area in the process's own memory, by an image mm-N.img? 1, 0, -EIO. */
+static int is_own(const uint8_t *image, size_t bytes, const struct area *area)
+{
+	const uint8_t *at, *end = image + bytes, *message;
+	int result = gcr_criu_image_begin(image, bytes, GCR_CRIU_MM, &at);
+	struct gcr_protobuf_field field;
+
+	if (!result)
+		result = gcr_criu_image_next(&at, end, &message);
+	if (result < 0 || at != end)
+		return -EIO;
+	while (message < end) {
+		if (!gcr_protobuf_next(&message, end, &field))
+			return -EIO;
+		if (field.number == FIELD_MAPPINGS && field.wire == GCR_PROTOBUF_BYTES &&
+		    has_area(&field, area))
+			return 1;
+	}
+	return 0;
+}
+
+/* Checks all mappings of the process that CRIU takes for the vdso. */
+static int check_vdso(int images_fd, pid_t pid, const uint8_t *image, size_t bytes,
+		      const char *name, struct gcr_error *error)
+{
+	const uint8_t *at, *end = image + bytes, *message;
+	int result = gcr_criu_image_begin(image, bytes, GCR_CRIU_MM, &at);
+	struct gcr_protobuf_field field;
+
+	if (!result)
+		result = gcr_criu_image_next(&at, end, &message);
+	if (result < 0 || at != end)
+		return gcr_criu_image_fail(error, -EIO, name);
+	while (message < end) {
+		struct gcr_protobuf_field first = {0}, behind = {0}, status = {0};
+
+		if (!gcr_protobuf_next(&message, end, &field))
+			return gcr_criu_image_fail(error, -EIO, name);
+		if (field.number != FIELD_MAPPINGS || field.wire != GCR_PROTOBUF_BYTES)
+			continue;
+		at = field.content;
+		if (!gcr_protobuf_find(at, at + field.content_bytes, FIELD_MAPPING_START,
+				       GCR_PROTOBUF_VARINT, &first) ||
+		    !gcr_protobuf_find(at, at + field.content_bytes, FIELD_MAPPING_END,
+				       GCR_PROTOBUF_VARINT, &behind) ||
+		    !gcr_protobuf_find(at, at + field.content_bytes, FIELD_MAPPING_STATUS,
+				       GCR_PROTOBUF_VARINT, &status))
+			return gcr_criu_image_fail(error, -EIO, name);
+		if (!(status.value & STATUS_VDSO))
+			continue;
+		result = gcr_image_is_vdso(images_fd, pid, first.value, behind.value, error);
+		if (result < 0)
+			return result;
+		if (!result)
+			return gcr_error_set(
+				error, EACCES,
+				"the vdso of process %d is not that of this kernel (" TRUST ")",
+				(int)pid);
+	}
+	return 0;
+}
+
+/* Reads the image of the process's memory, if it has one: one that had ended has none. */
+static int read_memory(int images_fd, const char *name, void **ret_bytes, size_t *ret_size,
+		       struct gcr_error *error)
+{
+	if (faccessat(images_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+		return 0;
+	return gcr_criu_image_read(images_fd, name, ret_bytes, ret_size, error);
+}
+
+static int check_process(int images_fd, const struct gcr_criu_tree *tree,
+			 const struct gcr_criu_process *process, struct gcr_error *error)
+{
+	_cleanup_free_ void *bytes = NULL;
+	size_t size = 0;
+	char name[32];
+	int r;
+
+	snprintf(name, sizeof(name), "mm-%d.img", (int)process->pid);
+	r = read_memory(images_fd, name, &bytes, &size, error);
+	if (!r && bytes)
+		r = check_vdso(images_fd, process->pid, bytes, size, name, error);
+	if (r < 0)
+		return r;
+	for (size_t i = process->first; i < process->first + process->count; i++) {
+		struct area area;
+		int result = check_thread(images_fd, tree->threads[i], &area, error);
+
+		if (!result && area.bytes && !bytes)
+			result = gcr_criu_image_fail(error, -EIO, name);
+		if (result < 0)
+			return result;
+		if (!area.bytes)
+			continue;
+		result = is_own(bytes, size, &area);
+		if (result < 0)
+			return gcr_criu_image_fail(error, result, name);
+		if (!result)
+			return fail_thread(tree->threads[i],
+					   "shares its memory for rseq(2) with others", error);
+	}
+	return 0;
+}
+
+/* ---- deleted files ---- */
+
+/* Finds the user of an image ghost-file-N.img, of which these are the first bytes. -EIO. */
+static int parse_ghost(const uint8_t *image, size_t bytes, uint64_t *ret_uid)
+{
+	struct gcr_protobuf_field uid = {0};
+	const uint8_t *at, *message;
+	int result = gcr_criu_image_begin(image, bytes, GCR_CRIU_GHOST, &at);
+
+	if (!result && at < image + bytes)
+		result = gcr_criu_image_next(&at, image + bytes, &message);
+	else
+		result = -EIO;
+	if (result < 0 ||
+	    !gcr_protobuf_find(message, at, FIELD_GHOST_UID, GCR_PROTOBUF_VARINT, &uid) ||
+	    !uid.number)
+		return -EIO;
+	*ret_uid = uid.value;
+	return 0;
+}
+
+static int check_ghost(int images_fd, const char *name, const struct gcr_image_owner *owner,
+		       struct gcr_error *error)
+{
+	_cleanup_close_ int fd = gcr_beneath_open_file(images_fd, name, NULL);
+	_cleanup_free_ uint8_t *bytes = malloc(GHOST_BYTES_MAX);
+	ssize_t got = fd < 0 || !bytes ? -1 : pread(fd, bytes, GHOST_BYTES_MAX, 0);
+	uint64_t uid;
+
+	if (!bytes)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	if (got < 0 || parse_ghost(bytes, (size_t)got, &uid) < 0)
+		return gcr_criu_image_fail(error, -EIO, name);
+	if (uid == owner->uid)
+		return 0;
+	return gcr_error_set(error, EACCES,
+			     "the program has a deleted file of user %u open, which its own user "
+			     "may not make again (thaw trusted makes it as root)",
+			     (unsigned int)uid);
+}
+
+/*
+ * Checks all deleted files, unless the tree has a mount namespace of its own, in which CRIU makes
+ * them as root.
+ */
+static int check_ghosts(int images_fd, const struct gcr_image_owner *owner, struct gcr_error *error)
+{
+	static const char ghost[] = "ghost-file-", mounts[] = "mountpoints-";
+	_cleanup_closedir_ DIR *directory = NULL;
+	const struct dirent *entry;
+	bool has_namespace = false;
+	int result = 0, fd = openat(images_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	directory = fd < 0 ? NULL : fdopendir(fd);
+	if (!directory) {
+		int number = errno;
+
+		if (fd >= 0)
+			close(fd);
+		return gcr_error_set(error, EIO, "the directory of CRIU's images: %s",
+				     strerror(number));
+	}
+	while ((entry = readdir(directory)))
+		has_namespace |= !strncmp(entry->d_name, mounts, strlen(mounts));
+	rewinddir(directory);
+	while (!result && !has_namespace && (entry = readdir(directory)))
+		if (!strncmp(entry->d_name, ghost, strlen(ghost)))
+			result = check_ghost(images_fd, entry->d_name, owner, error);
+	return result;
+}
+
+int gcr_image_check(int images_fd, const struct gcr_image_owner *owner, struct gcr_error *error)
+{
+	_cleanup_(gcr_criu_tree_finish) struct gcr_criu_tree tree = {0};
+	int result = gcr_criu_tree_read(images_fd, &tree, error);
+
+	for (size_t i = 0; i < tree.count && !result; i++)
+		result = check_process(images_fd, &tree, &tree.processes[i], error);
+	return result ? result : check_ghosts(images_fd, owner, error);
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+/* What in CRIU's images would give a program's user, at a restore, more than he could have. */
+#ifndef GCR_CRIU_GLUE_IMAGE_CHECK_H
+#define GCR_CRIU_GLUE_IMAGE_CHECK_H
+
+#include "criu-glue/image_owner.h"
+#include "lib/error.h"
+
+/*
+ * Checks the images in the directory @images_fd of a tree with this owner:
+ *  - A thread that is not root's has no secure bits (PR_SET_SECUREBITS), which the kernel tells
+ *    nobody but the thread itself. With some of them, set-user-ID programs do not give up root's
+ *    rights.
+ *  - The memory of a thread for rseq(2) is the process's own. By it the kernel learns where the
+ *    thread is to continue, also while CRIU restores the thread with root's rights, so nobody else
+ *    may have it.
+ *  - The vdso of a process is the kernel's. CRIU writes where it says, as root (image_vdso.h).
+ *  - A deleted file is the owner's. The owner can read what CRIU writes into a file that CRIU makes
+ *    with his rights, before CRIU finds that he cannot give it to another user.
+ * Errors, with a message: -EACCES one of them is not so; -EIO an image cannot be read, or is
+ * invalid; -ENOMEM.
+ */
+int gcr_image_check(int images_fd, const struct gcr_image_owner *owner, struct gcr_error *error);
+
+#endif

@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Root thaws the program of a user. While CRIU makes its processes, these have root's rights and
+already what the user has put into them: nobody has them run it, looks into them, or reads what CRIU
+makes for them before it is theirs."""
+import contextlib
+import errno
+import mmap
+import os
+import signal
+import struct
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import dump
+import harness
+import restore
+from harness import BUILD, LIBC, NOBODY, check, equal, read_file, wait_for
+from test_restore_files import FD, IN_CLOSE_NOWRITE, WORDS, keep, machines, make_file, refused
+from test_restore_whose import share_gpu, users_program
+
+LIBRARY = f'{BUILD}/test/e2e/libmoments.so'
+CRITICAL, WRITTEN = 0x13000, 0x12000  # of moments.c
+IN_CREATE = 0x100
+
+
+def program(machine, what, **words):
+    """One that asks the kernel for this."""
+    return users_program(machine, env={
+        'LD_PRELOAD': LIBRARY, 'GLIBC_TUNABLES': 'glibc.pthread.rseq=0', 'GPUCR_TEST_MOMENT': what,
+        **{f'GPUCR_TEST_{key.upper()}': word for key, word in words.items()}})
+
+
+@contextlib.contextmanager
+def as_user(call):
+    """A process of the user that makes the call all the time. Yields a function that waits for its
+    end, and tells whether it has got what it wanted."""
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            harness.become(NOBODY)
+            while not status & 2:
+                with contextlib.suppress(OSError):
+                    status = call()
+        finally:
+            os._exit(status & 1)
+    ended = []
+
+    def wait():
+        ended.append(os.waitpid(pid, 0)[1])
+        return ended[0]
+
+    try:
+        yield wait
+    finally:
+        if not ended:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def clear(path):
+    """The kernel writes the number of a processor there, while the program runs."""
+    with open(path, 'r+b') as file:
+        file.write(bytes(32))
+
+
+def test_memory_of_others():
+    """The kernel asks a file that others write to where a thread is to continue."""
+    with machines() as (machine, secret, users):
+        os.chmod(secret, 0o700)
+        shared = f'{users}/shared'
+        make_file(shared, '\0' * mmap.PAGESIZE)
+        os.chown(shared, NOBODY, NOBODY)
+        one = program(machine, 'shared', shared=shared, made=f'{secret}/made')
+        writing = machine.writer(one.pid, 'dump name=users', uid=NOBODY)
+        while writing.is_waiting():  # what the digest is of
+            clear(shared)
+        equal(writing.result(), 'ok', machine.error(one.pid))
+        one.wait_gone()
+        clear(shared)
+        watch = LIBC.inotify_init()
+        check(LIBC.inotify_add_watch(watch, shared.encode(), IN_CLOSE_NOWRITE) >= 0, 'inotify')
+
+        def write():
+            """From when the daemon has looked at it."""
+            os.read(watch, 4096)
+            with open(shared, 'r+b') as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as memory:
+                while True:
+                    memory[8:16] = struct.pack('Q', CRITICAL)
+
+        with as_user(write):
+            result = refused(machine, one, 'shares its memory for rseq(2) with others')
+        os.close(watch)
+        equal([result, os.listdir(secret)], ['EACCES', ['f']])
+        clear(shared)
+        machine.must('users', 'thaw trusted')
+        one.wait_ticks()
+
+
+def uids(pid):
+    """Of all threads."""
+    return {read_file(f'/proc/{pid}/task/{thread}/status').split('Uid:')[1].split()[0]
+            for thread in os.listdir(f'/proc/{pid}/task')}
+
+
+def test_threads():
+    """One thread of the program has its own rights, and the next one has still those of root."""
+    with machines() as (machine, _, _):
+        one = program(machine, 'thread')
+        equal(machine.writer(one.pid, 'dump name=users', uid=NOBODY).result(), 'ok',
+              machine.error(one.pid))
+        one.wait_gone()
+
+        def look():
+            """2: no thread is root's; 3: one is."""
+            os.close(os.open(f'/proc/{one.pid}/mem', os.O_RDWR))
+            return 2 + ('0' in uids(one.pid))
+
+        with as_user(look) as wait:
+            machine.must('users', 'thaw')
+            equal(wait(), 0, 'a thread was still root\'s')
+        restore.check_on(machine, one, 'users')
+        # It is as it was: its user can look into it.
+        equal(os.stat(f'/proc/{one.pid}/mem').st_uid, NOBODY)
+        machine.must('users', 'dump name=again')
+        one.wait_gone()
+        machine.must('again', 'thaw pid=new')
+        one.pid = int(machine.status('again')['pid'])
+        equal(os.stat(f'/proc/{one.pid}/mem').st_uid, NOBODY)
+        one.wait_ticks()
+
+
+def with_filter(machine):
+    """CRIU has a filter of system calls at a restore: then it can suspend no other process's."""
+    path = f'{machine.restores.directory}/criu-with-limits'
+    if not os.path.exists(path):
+        raise harness.Skip('CRIU is one for all')
+    with open(path, encoding='utf-8') as file:
+        text = file.read()
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write(text.replace('LD_PRELOAD="', f'''
+case " $* " in *" restore "*) export GPUCR_TEST_MOMENT=filtered ;; esac
+LD_PRELOAD="{LIBRARY}:''', 1))
+
+
+def test_filter():
+    """The program's filter of system calls is there before it gives up root's rights."""
+    with machines() as (machine, _, _):
+        with_filter(machine)
+        one = program(machine, 'filter')
+        equal(machine.writer(one.pid, 'dump name=users', uid=NOBODY).result(), 'ok',
+              machine.error(one.pid))
+        one.wait_gone()
+        refused(machine, one, 'filter of system calls')
+        machine.must('users', 'thaw trusted')
+        check('0' in uids(one.pid), 'the filter does nothing: the test tells nothing')
+
+
+def test_vdso():
+    """CRIU writes where the program's vdso says that functions are, in a process that is root's."""
+    with machines() as (machine, _, _):
+        one = program(machine, 'vdso')
+        equal(machine.writer(one.pid, 'dump name=users', uid=NOBODY).result(), 'ok',
+              machine.error(one.pid))
+        one.wait_gone()
+        equal(refused(machine, one, 'is not that of this kernel'), 'EACCES')
+        machine.must('users', 'thaw trusted')
+        one.wait_ticks()
+        with open(f'/proc/{one.pid}/mem', 'rb') as memory:
+            memory.seek(WRITTEN)
+            check(any(memory.read(16)), 'CRIU has written nothing: the test tells nothing')
+
+
+def test_secure_bits():
+    """A program has them from root alone, and nobody can compare those in an image."""
+    with machines() as (machine, _, _):
+        share_gpu(machine)
+        demo = dump.demo_in_shell(machine, 'member')
+        user = f'setpriv --securebits +noroot --reuid={NOBODY} --regid={NOBODY} --clear-groups'
+        root = dump.Program(machine, name='root', command=['sh', '-c', f'exec {user} {demo}'])
+        one = dump.Program.below(root, 'member').wait_ready()
+        for program_ in root, one:
+            for suffix in 'out', 'err':
+                os.chmod(f'{program_.path}.{suffix}', 0o666)
+        machine.must(one.pid, 'dump name=users')
+        one.wait_gone()
+        equal(refused(machine, one, 'has secure bits'), 'EACCES')
+        machine.must('users', 'thaw trusted')
+        one.wait_ticks()
+
+
+def test_deleted_file_of_root():
+    """The program has it open without any access, which needs no rights to it. CRIU makes it again
+    as the program's owner, writes into it, and then cannot give it to root."""
+    with machines() as (machine, _, users):
+        def prepare():
+            make_file(f'{users}/prepared')  # the program is the user's by now
+            keep(os.open(f'{users}/d/f', os.O_PATH))
+
+        os.mkdir(f'{users}/d')
+        make_file(f'{users}/d/f')
+        one = users_program(machine, prepare=prepare)
+        os.unlink(f'{users}/d/f')
+        os.chown(f'{users}/d', NOBODY, NOBODY)
+        equal(os.readlink(f'/proc/{one.pid}/fd/{FD}'), f'{users}/d/f (deleted)')
+        machine.must(one.pid, 'dump name=users')
+        one.wait_gone()
+
+        def read():
+            """3: there is a file with these words."""
+            for name in os.listdir(f'{users}/d'):
+                with open(f'{users}/d/{name}', encoding='ascii') as file:
+                    if file.read() == WORDS:
+                        return 3
+            return 0
+
+        with as_user(read) as wait:
+            equal(refused(machine, one, 'a deleted file of user 0'), 'EACCES')
+            make_file(f'{users}/d/end', WORDS, 0o644)
+            wait()
+        equal(os.listdir(f'{users}/d'), ['end'])
+        os.unlink(f'{users}/d/end')
+        machine.must('users', 'thaw trusted')
+        one.wait_ticks()
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=2)

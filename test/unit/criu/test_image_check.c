@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What images would give a program's user at a restore, and which processes are dumpable by them:
+ * images as CRIU writes them, and damaged ones.
+ */
+#include "criu-glue/image_check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/securebits.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "criu-glue/dumpable.h"
+#include "lib/cleanup.h"
+#include "test/unit/test.h"
+
+#define USER   1000u
+#define PID    10
+#define THREAD 11
+#define AREA   0x70000020ul
+#define BYTES  32u
+
+static char directory[] = "/tmp/gcr-image-check-XXXXXX";
+static int images_fd;
+
+struct message {
+	uint8_t bytes[2048];
+	size_t used;
+};
+
+static void put(struct message *message, uint64_t value)
+{
+	for (; value > 0x7f; value >>= 7)
+		message->bytes[message->used++] = (uint8_t)(value | 0x80);
+	message->bytes[message->used++] = (uint8_t)value;
+}
+
+static void put_number(struct message *message, unsigned int field, uint64_t value)
+{
+	put(message, field << 3);
+	put(message, value);
+}
+
+static void put_message(struct message *message, unsigned int field, const struct message *inner)
+{
+	put(message, field << 3 | 2);
+	put(message, inner->used);
+	memcpy(message->bytes + message->used, inner->bytes, inner->used);
+	message->used += inner->used;
+}
+
+static void write_image(const char *name, uint32_t kind, const struct message *message)
+{
+	const uint32_t head[3] = {0x54564319, kind, (uint32_t)message->used};
+	int fd = openat(images_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	CHECK(fd >= 0 && write(fd, head, sizeof(head)) == sizeof(head));
+	CHECK(write(fd, message->bytes, message->used) == (ssize_t)message->used);
+	close(fd);
+}
+
+static void write_core(pid_t number, uid_t uid, unsigned int bits, uint64_t area)
+{
+	struct message core = {0}, task = {0}, thread = {0}, creds = {0}, rseq = {0};
+	char name[32];
+
+	for (unsigned int i = 1; i <= 8; i++)
+		put_number(&creds, i, i % 2 ? uid : 0);
+	for (unsigned int set = 9; set <= 12; set++)
+		for (int half = 0; half < 2; half++)
+			put_number(&creds, set, 0);
+	put_number(&creds, 13, bits);
+	put_number(&rseq, 1, area);
+	put_number(&rseq, 2, BYTES);
+	put_number(&rseq, 3, 0x53053053);
+	put_number(&task, 1, 1);
+	put_message(&thread, 10, &creds);
+	if (area)
+		put_message(&thread, 15, &rseq);
+	put_number(&core, 1, 1);
+	put_message(&core, 3, &task);
+	put_message(&core, 5, &thread);
+	snprintf(name, sizeof(name), "core-%d.img", (int)number);
+	write_image(name, 0x55053847, &core);
+}
+
+static void put_mapping(struct message *memory, uint64_t start, uint64_t end, unsigned int flags)
+{
+	struct message mapping = {0};
+
+	put_number(&mapping, 1, start);
+	put_number(&mapping, 2, end);
+	put_number(&mapping, 5, PROT_READ | PROT_WRITE);
+	put_number(&mapping, 6, flags);
+	put_message(memory, 14, &mapping);
+}
+
+/* The memory of the process, with one mapping around the area. */
+static void write_memory(uint64_t end, unsigned int flags, unsigned int dumpable)
+{
+	struct message memory = {0};
+
+	put_number(&memory, 1, 0x400000);
+	put_mapping(&memory, 0x1000, 0x2000, MAP_SHARED);
+	put_mapping(&memory, AREA & ~0xffful, end, flags);
+	put_number(&memory, 15, dumpable);
+	write_image("mm-10.img", 0x57492820, &memory);
+}
+
+static void write_ghost(const char *name, uid_t uid)
+{
+	struct message ghost = {0};
+
+	put_number(&ghost, 1, uid);
+	put_number(&ghost, 2, 0);
+	put_number(&ghost, 3, 0100600);
+	write_image(name, 0x52583605, &ghost);
+}
+
+/* A process with two threads, in which all is as it should be. */
+static void write_all(void)
+{
+	struct message process = {0};
+
+	put_number(&process, 1, PID);
+	put_number(&process, 2, 0);
+	put_number(&process, 5, PID);
+	put_number(&process, 5, THREAD);
+	write_image("pstree.img", 0x50273030, &process);
+	write_core(PID, USER, 0, AREA);
+	write_core(THREAD, USER, 0, 0);
+	write_memory(AREA + BYTES, MAP_PRIVATE | MAP_ANONYMOUS, 1);
+	write_ghost("ghost-file-1.img", USER);
+}
+
+static void expect(int expected, const char *words)
+{
+	const struct gcr_image_owner owner = {.uid = USER};
+	struct gcr_error error = {0};
+
+	CHECK(gcr_image_check(images_fd, &owner, &error) == expected);
+	CHECK(!words || strstr(error.words, words));
+}
+
+static void test_secure_bits(void)
+{
+	write_all();
+	expect(0, NULL);
+	write_core(THREAD, USER, 1u << SECURE_KEEP_CAPS, 0);
+	expect(0, NULL);
+	for (unsigned int bit = 0; bit < 8; bit++) {
+		write_core(THREAD, USER, 1u << bit, 0);
+		expect(bit == SECURE_KEEP_CAPS ? 0 : -EACCES,
+		       bit == SECURE_KEEP_CAPS ? NULL : "thread 11");
+	}
+	/* A thread of root's alone has told the truth. */
+	write_core(THREAD, 0, SECBIT_NOROOT, 0);
+	expect(0, NULL);
+}
+
+static void test_area(void)
+{
+	static const unsigned int flags[] = {MAP_SHARED, MAP_SHARED | MAP_ANONYMOUS, MAP_PRIVATE};
+
+	write_all();
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(flags); i++) {
+		write_memory(AREA + BYTES, flags[i], 1);
+		expect(-EACCES, "thread 10");
+	}
+	write_memory(AREA + BYTES - 1, MAP_PRIVATE | MAP_ANONYMOUS, 1);
+	expect(-EACCES, "rseq");
+	write_memory(AREA, MAP_PRIVATE | MAP_ANONYMOUS, 1);
+	expect(-EACCES, "rseq");
+	write_memory(AREA + BYTES, MAP_PRIVATE | MAP_ANONYMOUS, 1);
+	write_core(PID, USER, 0, UINT64_MAX - 1);
+	expect(-EACCES, "rseq");
+}
+
+static void test_deleted_files(void)
+{
+	write_all();
+	write_ghost("ghost-file-2.img", 0);
+	expect(-EACCES, "user 0");
+	/* CRIU makes these as root. */
+	write_ghost("mountpoints-12.img", 0);
+	expect(0, NULL);
+	CHECK(!unlinkat(images_fd, "mountpoints-12.img", 0));
+	write_ghost("ghost-file-2.img", USER);
+	expect(0, NULL);
+}
+
+static void test_dumpable(void)
+{
+	struct gcr_error error;
+
+	write_all();
+	for (unsigned int dumpable = 0; dumpable < 3; dumpable++) {
+		_cleanup_free_ pid_t *pids = NULL, *none = NULL;
+		size_t count = 7;
+
+		write_memory(AREA + BYTES, MAP_PRIVATE | MAP_ANONYMOUS, dumpable);
+		CHECK(!gcr_criu_find_dumpable(images_fd, &pids, &count, &error));
+		CHECK(count == (dumpable == 1) && (!count || pids[0] == PID));
+		CHECK(!gcr_criu_clear_dumpable(images_fd, pids, count, &error));
+		CHECK(!gcr_criu_find_dumpable(images_fd, &none, &count, &error) && !count);
+		/* All else is as it was. */
+		expect(0, NULL);
+	}
+}
+
+/* ---- the vdso ---- */
+
+#define VDSO	0x7fff00000000ul
+#define PRESENT 4u
+
+/* The kernel's vdso of this process: its bytes, of which *ret_bytes. */
+static uint8_t *read_vdso(size_t *ret_bytes)
+{
+	unsigned long address = getauxval(AT_SYSINFO_EHDR), start, end;
+	FILE *maps = fopen("/proc/self/maps", "re");
+	uint8_t *copy = NULL;
+	char line[512];
+
+	CHECK(maps);
+	while (fgets(line, sizeof(line), maps))
+		if (sscanf(line, "%lx-%lx", &start, &end) == 2 && start == address) {
+			*ret_bytes = end - start;
+			copy = malloc(*ret_bytes);
+			CHECK(copy);
+			memcpy(copy, (const void *)address, *ret_bytes);
+		}
+	fclose(maps);
+	return copy;
+}
+
+static void put_range(int fd, uint64_t address, uint64_t pages, unsigned int flags)
+{
+	struct message range = {0};
+	uint32_t length;
+
+	put_number(&range, 1, address);
+	put_number(&range, 2, pages);
+	put_number(&range, 4, flags);
+	length = (uint32_t)range.used;
+	CHECK(write(fd, &length, sizeof(length)) == sizeof(length));
+	CHECK(write(fd, range.bytes, length) == (ssize_t)length);
+}
+
+/* The process's memory has these bytes as its vdso, behind another page that is there. */
+static void write_vdso(const uint8_t *bytes, size_t size, unsigned int flags)
+{
+	struct message memory = {0}, mapping = {0}, head = {0};
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	int fd;
+
+	put_mapping(&memory, AREA & ~0xffful, AREA + BYTES, MAP_PRIVATE | MAP_ANONYMOUS);
+	put_number(&mapping, 1, VDSO);
+	put_number(&mapping, 2, VDSO + size);
+	put_number(&mapping, 7, 1 | 8);
+	put_message(&memory, 14, &mapping);
+	write_image("mm-10.img", 0x57492820, &memory);
+	put_number(&head, 1, 3);
+	write_image("pagemap-10.img", 0x56084025, &head);
+	fd = openat(images_fd, "pagemap-10.img", O_WRONLY | O_APPEND | O_CLOEXEC);
+	put_range(fd, 0x1000, 1, PRESENT);
+	put_range(fd, 0x3000, 1, 0);
+	put_range(fd, VDSO, 1, PRESENT);
+	put_range(fd, VDSO + page, size / page - 1, flags);
+	close(fd);
+	fd = openat(images_fd, "pages-3.img", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	for (size_t i = 0; i < page; i++)
+		CHECK(write(fd, "x", 1) == 1);
+	CHECK(write(fd, bytes, size) == (ssize_t)size);
+	close(fd);
+}
+
+static void test_vdso(void)
+{
+	size_t size = 0;
+	uint8_t *bytes = read_vdso(&size);
+
+	if (!bytes || size < 2 * (size_t)sysconf(_SC_PAGESIZE)) {
+		free(bytes);
+		return;
+	}
+	write_all();
+	write_vdso(bytes, size, PRESENT);
+	expect(0, NULL);
+	/* Pages that are not there are not the kernel's. */
+	write_vdso(bytes, size, 0);
+	expect(-EACCES, "vdso");
+	write_vdso(bytes, size - (size_t)sysconf(_SC_PAGESIZE), PRESENT);
+	expect(-EACCES, "vdso");
+	for (size_t i = 0; i < size; i += size / 7) {
+		bytes[i] ^= 1;
+		write_vdso(bytes, size, PRESENT);
+		expect(-EACCES, "vdso");
+		bytes[i] ^= 1;
+	}
+	write_vdso(bytes, size, PRESENT);
+	CHECK(!unlinkat(images_fd, "pages-3.img", 0));
+	expect(-EIO, "pagemap-10.img");
+	CHECK(!unlinkat(images_fd, "pagemap-10.img", 0));
+	expect(-EIO, "pagemap-10.img");
+	free(bytes);
+}
+
+/* An image that ends anywhere before its end is damaged, and is read no further. */
+static void test_damaged(void)
+{
+	static const char *const names[] = {"core-10.img", "mm-10.img", "ghost-file-1.img"};
+
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(names); i++) {
+		off_t size;
+		int fd;
+
+		write_all();
+		fd = openat(images_fd, names[i], O_RDWR | O_CLOEXEC);
+		size = lseek(fd, 0, SEEK_END);
+		CHECK(fd >= 0 && size > 0);
+		while (size-- > 0) {
+			CHECK(!ftruncate(fd, size));
+			expect(-EIO, names[i]);
+		}
+		close(fd);
+	}
+	write_all();
+	CHECK(!unlinkat(images_fd, "core-11.img", 0));
+	expect(-EIO, "core-11.img");
+}
+
+int main(void)
+{
+	char command[64];
+
+	CHECK(mkdtemp(directory));
+	images_fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CHECK(images_fd >= 0);
+	test_secure_bits();
+	test_area();
+	test_deleted_files();
+	test_dumpable();
+	test_vdso();
+	test_damaged();
+	close(images_fd);
+	snprintf(command, sizeof(command), "rm -r %s", directory);
+	CHECK(!system(command));
+	return 0;
+}
