@@ -7,8 +7,6 @@
  *  - its own memory in a process of the tree, a memfd that it has the process make, for writing
  *    (CRIU 4.2: compel/src/lib/infect.c). Any file would be cut off, and overwritten. The guard
  *    opens nothing but a file in memory that is empty and has no name;
- *  - a file without a name, for reading, to put its contents into the images (criu/files-reg.c).
- *    The guard opens it only if the program can read it too;
  *  - the name of a file that has lost it ("link_remap"). The guard makes it only where no user can
  *    have put something else into the path.
  */
@@ -27,8 +25,6 @@
 #include <unistd.h>
 
 #include "criu-glue/criu.h"
-
-#define DESCRIPTORS "fd/"
 
 bool gcr_guard_is_dump(void)
 {
@@ -85,75 +81,15 @@ static int open_memory(int fd, const char *name, int flags)
 	return result;
 }
 
-/* ---- contents of files without a name ---- */
-
-/* The real user of the root of the tree; -1: unknown. */
-static uid_t tree_user(void)
-{
-	const char *text = getenv(GCR_CRIU_ROOT_VARIABLE);
-	unsigned int uid = (unsigned int)-1;
-	char line[256], path[64];
-	int root, root_fd;
-	FILE *file;
-
-	if (!text || sscanf(text, "%d:%d", &root, &root_fd) != 2)
-		return uid;
-	snprintf(path, sizeof(path), "/proc/%d/status", root);
-	file = fopen(path, "re");
-	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "Uid: %u", &uid) == 1)
-			break;
-	if (file)
-		fclose(file);
-	return uid;
-}
-
-/* Has the program the file open for reading, or could it open the file so? */
-static bool may_read(int fd, const struct stat *stat)
-{
-	int flags = fcntl(fd, F_GETFL);
-	uid_t user;
-
-	if (flags < 0)
-		return false;
-	if (!(flags & O_PATH) && (flags & O_ACCMODE) != O_WRONLY)
-		return true;
-	user = tree_user();
-	return !user || user == stat->st_uid || stat->st_mode & S_IROTH;
-}
-
-/* Is it the directory in /proc of this process? */
-static bool is_of_self(int fd)
-{
-	struct stat ours, its;
-
-	return stat("/proc/self", &ours) == 0 && fstat(fd, &its) == 0 &&
-	       ours.st_dev == its.st_dev && ours.st_ino == its.st_ino;
-}
-
-/* Opens a descriptor of CRIU's own, which a process of the tree has sent to it. */
-static int open_contents(int fd, const char *name, int flags)
-{
-	int number = atoi(name + strlen(DESCRIPTORS));
-	struct stat stat;
-
-	if (fstat(number, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_nlink == 0 &&
-	    !may_read(number, &stat))
-		return refuse("the tree has a deleted file open that it may not read");
-	return open_raw(fd, name, flags);
-}
-
 int gcr_guard_dump_open(int fd, const char *name, int flags)
 {
-	bool is_descriptor = !strncmp(name, DESCRIPTORS, strlen(DESCRIPTORS));
+	bool is_descriptor = !strncmp(name, "fd/", 3);
 
 	if ((flags & O_ACCMODE) != O_RDONLY && !strncmp(name, "map_files/", 10))
 		return refuse("CRIU opens a mapping of the tree for writing");
-	if (!is_descriptor)
-		return open_raw(fd, name, flags);
-	if ((flags & O_ACCMODE) != O_RDONLY)
+	if (is_descriptor && (flags & O_ACCMODE) != O_RDONLY)
 		return open_memory(fd, name, flags);
-	return is_of_self(fd) ? open_contents(fd, name, flags) : open_raw(fd, name, flags);
+	return open_raw(fd, name, flags);
 }
 
 /* ---- names of files that have lost them ---- */

@@ -10,7 +10,7 @@ bool gcr_guard_is_dump(void);
 
 /*
  * As openat(2) at a descriptor, without O_CREAT. EPERM, with a message to standard error: a
- * descriptor of the tree leads to a file that its program may not write, or read.
+ * descriptor of the tree leads to another file than CRIU's own memory.
  */
 int gcr_guard_dump_open(int fd, const char *name, int flags);
 

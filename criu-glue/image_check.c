@@ -14,10 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "criu-glue/image.h"
 #include "criu-glue/image_creds.h"
+#include "criu-glue/image_memory.h"
 #include "criu-glue/image_vdso.h"
 #include "criu-glue/protobuf.h"
 #include "lib/beneath.h"
@@ -158,6 +160,41 @@ static int is_own(const uint8_t *image, size_t bytes, const struct area *area)
 	return 0;
 }
 
+/* The place of rseq_cs in struct rseq of linux/rseq.h: where the kernel looks for the code. */
+#define RSEQ_CODE_OFFSET 8u
+
+bool gcr_image_kernel_clears_rseq(const char *release)
+{
+	unsigned int major = 0, minor = 0;
+
+	return sscanf(release, "%u.%u", &major, &minor) == 2 &&
+	       (major > 6 || (major == 6 && minor >= 15));
+}
+
+/*
+ * Checks that the area says nothing about code, unless the kernel clears that when the thread tells
+ * it of the area: the thread still has root's rights then. -EACCES, -EIO, -ENOMEM.
+ */
+static int check_code(int images_fd, pid_t pid, pid_t number, const struct area *area,
+		      struct gcr_error *error)
+{
+	struct utsname kernel;
+	uint64_t code = 0;
+	size_t found;
+	int result;
+
+	if (uname(&kernel) == 0 && gcr_image_kernel_clears_rseq(kernel.release))
+		return 0;
+	result = gcr_image_read_memory(images_fd, pid, area->start + RSEQ_CODE_OFFSET, &code,
+				       sizeof(code), &found, error);
+	if (result < 0 || !code)
+		return result;
+	return fail_thread(number,
+			   "is in a part of its program that rseq(2) is for, or has been, and this "
+			   "kernel would believe it while CRIU restores the thread",
+			   error);
+}
+
 /* Checks all mappings of the process that CRIU takes for the vdso. */
 static int check_vdso(int images_fd, pid_t pid, const uint8_t *image, size_t bytes,
 		      const char *name, struct gcr_error *error)
@@ -238,6 +275,9 @@ static int check_process(int images_fd, const struct gcr_criu_tree *tree,
 		if (!result)
 			return fail_thread(tree->threads[i],
 					   "shares its memory for rseq(2) with others", error);
+		result = check_code(images_fd, process->pid, tree->threads[i], &area, error);
+		if (result < 0)
+			return result;
 	}
 	return 0;
 }

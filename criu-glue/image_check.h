@@ -3,6 +3,8 @@
 #ifndef GCR_CRIU_GLUE_IMAGE_CHECK_H
 #define GCR_CRIU_GLUE_IMAGE_CHECK_H
 
+#include <stdbool.h>
+
 #include "criu-glue/image_owner.h"
 #include "lib/error.h"
 
@@ -13,7 +15,7 @@
  *    rights.
  *  - The memory of a thread for rseq(2) is the process's own. By it the kernel learns where the
  *    thread is to continue, also while CRIU restores the thread with root's rights, so nobody else
- *    may have it.
+ *    may have it. On a kernel that believes at once what is in it, it names no code.
  *  - The vdso of a process is the kernel's. CRIU writes where it says, as root (image_vdso.h).
  *  - A deleted file is the owner's. The owner can read what CRIU writes into a file that CRIU makes
  *    with his rights, before CRIU finds that he cannot give it to another user.
@@ -21,5 +23,12 @@
  * invalid; -ENOMEM.
  */
 int gcr_image_check(int images_fd, const struct gcr_image_owner *owner, struct gcr_error *error);
+
+/*
+ * Does a kernel of this release clear what is in a thread's memory for rseq(2) when the thread
+ * tells the kernel of it? Linux 6.15 and later do ("rseq: Fix segfault on registration when rseq_cs
+ * is non-zero"); an older one that has got the change is taken for one that does not.
+ */
+bool gcr_image_kernel_clears_rseq(const char *release);
 
 #endif

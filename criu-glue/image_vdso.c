@@ -1,49 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * pagemap-N.img has messages of images/pagemap.proto of CRIU 4: the number of an image pages-N.img,
- * then ranges of pages, whose contents are there one after the other, without magic numbers.
- */
+/* The vdso in CRIU's images, compared with that of this process. */
 #include "criu-glue/image_vdso.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <unistd.h>
 
-#include "criu-glue/image.h"
-#include "criu-glue/protobuf.h"
-#include "lib/beneath.h"
+#include "criu-glue/image_memory.h"
 #include "lib/cleanup.h"
-
-/* Field numbers of pagemap_head and pagemap_entry; CRIU 4.2 has the last one too. */
-enum {
-	FIELD_PAGES = 1,
-
-	FIELD_ADDRESS = 1,
-	FIELD_COUNT = 2,
-	FIELD_IN_PARENT = 3,
-	FIELD_FLAGS = 4,
-	FIELD_LONG_COUNT = 5,
-};
-
-#define IS_PRESENT (1u << 2) /* a flag */
-
-/* Pages of a process; they are at @offset in the image of pages, if they are there. */
-struct range {
-	uint64_t address, bytes, offset;
-	bool is_present;
-};
-
-/* The memory that is compared. */
-struct memory {
-	uint64_t start;
-	size_t bytes;
-	const uint8_t *expected;
-	size_t equal; /* bytes found so far */
-};
 
 /* The length of our own vdso, which begins there; 0: not known. */
 static size_t find_length(unsigned long address)
@@ -60,105 +26,21 @@ static size_t find_length(unsigned long address)
 	return 0;
 }
 
-/* Parses a range. False: the message is damaged. */
-static bool parse_range(const uint8_t *at, const uint8_t *end, struct range *range)
-{
-	struct gcr_protobuf_field address = {0}, count = {0}, parent = {0}, flags = {0};
-	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-
-	if (!gcr_protobuf_find(at, end, FIELD_LONG_COUNT, GCR_PROTOBUF_VARINT, &count) ||
-	    (!count.number &&
-	     !gcr_protobuf_find(at, end, FIELD_COUNT, GCR_PROTOBUF_VARINT, &count)) ||
-	    !gcr_protobuf_find(at, end, FIELD_ADDRESS, GCR_PROTOBUF_VARINT, &address) ||
-	    !gcr_protobuf_find(at, end, FIELD_IN_PARENT, GCR_PROTOBUF_VARINT, &parent) ||
-	    !gcr_protobuf_find(at, end, FIELD_FLAGS, GCR_PROTOBUF_VARINT, &flags) ||
-	    count.value > (UINT64_MAX - address.value) / page)
-		return false;
-	range->address = address.value;
-	range->bytes = count.value * page;
-	range->is_present = flags.number ? flags.value & IS_PRESENT : !parent.value;
-	return true;
-}
-
-/* Compares what the range has of the memory. -EIO. */
-static int compare(int pages_fd, const struct range *range, struct memory *memory)
-{
-	uint64_t start = range->address > memory->start ? range->address : memory->start;
-	uint64_t end = range->address + range->bytes;
-	_cleanup_free_ uint8_t *bytes = NULL;
-	size_t length;
-
-	if (end > memory->start + memory->bytes)
-		end = memory->start + memory->bytes;
-	if (start >= end || !range->is_present)
-		return 0;
-	length = end - start;
-	bytes = malloc(length);
-	if (!bytes)
-		return -ENOMEM;
-	if (pread(pages_fd, bytes, length, (off_t)(range->offset + (start - range->address))) !=
-	    (ssize_t)length)
-		return -EIO;
-	if (!memcmp(bytes, memory->expected + (start - memory->start), length))
-		memory->equal += length;
-	return 0;
-}
-
-/* Compares the memory with all ranges, which are in the order of their addresses. -EIO, -ENOMEM. */
-static int compare_all(int pages_fd, const uint8_t *at, const uint8_t *end, struct memory *memory)
-{
-	uint64_t offset = 0, last = 0;
-	int result = 0;
-
-	while (!result && at < end) {
-		const uint8_t *message;
-		struct range range;
-
-		result = gcr_criu_image_next(&at, end, &message);
-		if (result < 0 || !parse_range(message, at, &range) || range.address < last)
-			return -EIO;
-		last = range.address + range.bytes;
-		range.offset = offset;
-		if (range.is_present)
-			offset += range.bytes;
-		result = compare(pages_fd, &range, memory);
-	}
-	return result;
-}
-
 int gcr_image_is_vdso(int images_fd, pid_t pid, uint64_t start, uint64_t end,
 		      struct gcr_error *error)
 {
 	unsigned long address = getauxval(AT_SYSINFO_EHDR);
-	struct memory memory = {
-		.start = start,
-		.bytes = find_length(address),
-		.expected = (const uint8_t *)address,
-	};
-	struct gcr_protobuf_field pages = {0};
+	size_t found, size = find_length(address);
 	_cleanup_free_ void *bytes = NULL;
-	_cleanup_close_ int pages_fd = -1;
-	const uint8_t *at, *behind, *message;
-	char map_name[32], name[32];
-	size_t size;
 	int result;
 
-	if (!memory.bytes || end - start != memory.bytes)
+	if (!size || end - start != size)
 		return 0;
-	snprintf(map_name, sizeof(map_name), "pagemap-%d.img", (int)pid);
-	result = gcr_criu_image_read(images_fd, map_name, &bytes, &size, error);
+	bytes = malloc(size);
+	if (!bytes)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_image_read_memory(images_fd, pid, start, bytes, size, &found, error);
 	if (result < 0)
 		return result;
-	behind = (const uint8_t *)bytes + size;
-	result = gcr_criu_image_begin(bytes, size, GCR_CRIU_PAGEMAP, &at);
-	if (!result)
-		result = gcr_criu_image_next(&at, behind, &message);
-	if (result < 0 || !gcr_protobuf_find(message, at, FIELD_PAGES, GCR_PROTOBUF_VARINT, &pages))
-		return gcr_criu_image_fail(error, -EIO, map_name);
-	snprintf(name, sizeof(name), "pages-%u.img", (unsigned int)pages.value);
-	pages_fd = gcr_beneath_open_file(images_fd, name, NULL);
-	result = pages_fd < 0 ? -EIO : compare_all(pages_fd, at, behind, &memory);
-	if (result < 0)
-		return gcr_criu_image_fail(error, result, map_name);
-	return memory.equal == memory.bytes;
+	return found == size && !memcmp(bytes, (const void *)address, size);
 }

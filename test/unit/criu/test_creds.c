@@ -21,6 +21,7 @@
 
 #include "lib/cleanup.h"
 #include "test/unit/child.h"
+#include "test/unit/criu/message.h"
 #include "test/unit/test.h"
 
 #define SOME_UID 4001
@@ -28,33 +29,6 @@
 
 static char directory[] = "/tmp/gcr-creds-XXXXXX";
 static int images_fd;
-
-/* A message that grows. */
-struct message {
-	uint8_t bytes[4096];
-	size_t used;
-};
-
-static void put(struct message *message, uint64_t value)
-{
-	for (; value > 0x7f; value >>= 7)
-		message->bytes[message->used++] = (uint8_t)(value | 0x80);
-	message->bytes[message->used++] = (uint8_t)value;
-}
-
-static void put_number(struct message *message, unsigned int field, uint64_t value)
-{
-	put(message, field << 3);
-	put(message, value);
-}
-
-static void put_message(struct message *message, unsigned int field, const struct message *inner)
-{
-	put(message, field << 3 | 2);
-	put(message, inner->used);
-	memcpy(message->bytes + message->used, inner->bytes, inner->used);
-	message->used += inner->used;
-}
 
 static void write_image(const char *name, uint32_t kind, const struct message *messages,
 			size_t count)

@@ -32,6 +32,8 @@ static const struct {
 	{"(00.1) pie: 77: Error (criu/pie/parasite.c:588): send_fds failed (-22)\n"
 	 "(00.1) Error (criu/parasite-syscall.c:280): Can't retrieve FDs from socket\n",
 	 EOPNOTSUPP, "io_uring", NULL},
+	{"(00.1) Error (criu/util.c:371): Can't open 31/fd/3 on procfs: Operation not permitted\n",
+	 EPERM, "shares the descriptors", "needs root"},
 	{"(00.1) Error (criu/namespaces.c:233): Can't setns 31/user: Operation not permitted\n",
 	 EOPNOTSUPP, "user namespace of its own", "needs root"},
 	{"(00.1)    12: Error (criu/files-reg.c:2353): Can't open file home/u/f on restore: "

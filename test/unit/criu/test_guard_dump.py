@@ -24,7 +24,6 @@ BEGIN = '''
 import os, sys
 top, pid = sys.argv[1:3]
 process = os.open(f'/proc/{pid}', os.O_PATH)
-itself = os.open(f'/proc/{os.getpid()}', os.O_PATH)
 root = os.open('/', os.O_PATH)
 def tried(call):
     try:
@@ -101,28 +100,6 @@ name = os.listdir(f'/proc/{pid}/map_files')[0]
 print(opened(f'map_files/{name}'), opened(f'map_files/{name}', os.O_RDONLY))
 '''
         equal(numbers(top, pid, pidfd, script), ['EPERM', 'ok'])
-
-
-def test_contents():
-    """A deleted file's contents are for a program that could read them."""
-    with directory() as top, program() as (pid, pidfd):
-        script = f'''
-def contents(uid, mode, flags, name='file'):
-    os.close(os.open(f'{{top}}/{{name}}', os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-    os.chmod(f'{{top}}/{{name}}', mode)
-    os.chown(f'{{top}}/{{name}}', uid, uid)
-    fd = os.open(f'{{top}}/{{name}}', flags)
-    if name == 'file':
-        os.unlink(f'{{top}}/{{name}}')
-    print(opened(f'fd/{{fd}}', os.O_RDONLY, itself))
-    os.close(fd)
-for uid, mode in (0, 0o600), (0, 0o644), ({NOBODY}, 0o200), ({NOBODY - 1}, 0o600):
-    for flags in os.O_RDONLY, os.O_WRONLY, os.O_PATH:
-        contents(uid, mode, flags)
-contents(0, 0o600, os.O_WRONLY, 'named')
-'''
-        equal(numbers(top, pid, pidfd, script),
-              ['ok', 'EPERM', 'EPERM', 'ok', 'ok', 'ok', 'ok', 'ok', 'ok', 'ok', 'EPERM', 'EPERM', 'ok'])
 
 
 def test_names():

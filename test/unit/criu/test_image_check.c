@@ -13,10 +13,12 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "criu-glue/dumpable.h"
 #include "lib/cleanup.h"
+#include "test/unit/criu/message.h"
 #include "test/unit/test.h"
 
 #define USER   1000u
@@ -25,33 +27,17 @@
 #define AREA   0x70000020ul
 #define BYTES  32u
 
+/* The release of the kernel, for image_check.c. */
+static const char *release = "6.18.0";
+
 static char directory[] = "/tmp/gcr-image-check-XXXXXX";
 static int images_fd;
 
-struct message {
-	uint8_t bytes[2048];
-	size_t used;
-};
-
-static void put(struct message *message, uint64_t value)
+int uname(struct utsname *ret_name)
 {
-	for (; value > 0x7f; value >>= 7)
-		message->bytes[message->used++] = (uint8_t)(value | 0x80);
-	message->bytes[message->used++] = (uint8_t)value;
-}
-
-static void put_number(struct message *message, unsigned int field, uint64_t value)
-{
-	put(message, field << 3);
-	put(message, value);
-}
-
-static void put_message(struct message *message, unsigned int field, const struct message *inner)
-{
-	put(message, field << 3 | 2);
-	put(message, inner->used);
-	memcpy(message->bytes + message->used, inner->bytes, inner->used);
-	message->used += inner->used;
+	*ret_name = (struct utsname){0};
+	strcpy(ret_name->release, release);
+	return 0;
 }
 
 static void write_image(const char *name, uint32_t kind, const struct message *message)
@@ -310,6 +296,46 @@ static void test_vdso(void)
 	free(bytes);
 }
 
+/* The thread's area for rseq(2) names code there, in memory that is in the images or not. */
+static void write_code(uint64_t code, unsigned int flags)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	struct message head = {0};
+	uint8_t *bytes = calloc(1, page);
+	int fd;
+
+	CHECK(bytes);
+	memcpy(bytes + AREA % page + 8, &code, sizeof(code));
+	put_number(&head, 1, 4);
+	write_image("pagemap-10.img", 0x56084025, &head);
+	fd = openat(images_fd, "pagemap-10.img", O_WRONLY | O_APPEND | O_CLOEXEC);
+	put_range(fd, AREA / page * page, 1, flags);
+	close(fd);
+	fd = openat(images_fd, "pages-4.img", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	CHECK(write(fd, bytes, page) == (ssize_t)page);
+	close(fd);
+	free(bytes);
+}
+
+static void test_code(void)
+{
+	write_all();
+	write_code(0x400000, PRESENT);
+	expect(0, NULL);
+	release = "6.8.0-45-generic";
+	expect(-EACCES, "thread 10");
+	write_code(0x400000, 0);
+	expect(0, NULL);
+	write_code(0, PRESENT);
+	expect(0, NULL);
+	CHECK(!unlinkat(images_fd, "pagemap-10.img", 0));
+	expect(-EIO, "pagemap-10.img");
+	release = "6.18.0";
+	CHECK(gcr_image_kernel_clears_rseq("6.15.0-rc1") && gcr_image_kernel_clears_rseq("7.0"));
+	CHECK(!gcr_image_kernel_clears_rseq("6.14.11") && !gcr_image_kernel_clears_rseq("odd"));
+	CHECK(!gcr_image_kernel_clears_rseq("5.15.0"));
+}
+
 /* An image that ends anywhere before its end is damaged, and is read no further. */
 static void test_damaged(void)
 {
@@ -346,6 +372,7 @@ int main(void)
 	test_deleted_files();
 	test_dumpable();
 	test_vdso();
+	test_code();
 	test_damaged();
 	close(images_fd);
 	snprintf(command, sizeof(command), "rm -r %s", directory);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "test/unit/criu/message.h"
 #include "test/unit/test.h"
 
 #define USER  1000u
@@ -25,65 +26,36 @@ struct ids {
 	size_t groups_count;
 };
 
-struct text {
-	uint8_t bytes[512];
-	size_t used;
-};
-
-static void add_byte(struct text *text, unsigned int byte)
-{
-	CHECK(text->used < sizeof(text->bytes));
-	text->bytes[text->used++] = (uint8_t)byte;
-}
-
-static void add_varint(struct text *text, unsigned int field, uint32_t value)
-{
-	add_byte(text, field << 3);
-	for (; value >= 0x80; value >>= 7)
-		add_byte(text, (value & 0x7f) | 0x80);
-	add_byte(text, value);
-}
-
-static void add_message(struct text *text, unsigned int field, const struct text *message)
-{
-	CHECK(message->used < 0x4000);
-	add_byte(text, field << 3 | 2);
-	add_byte(text, (unsigned int)(message->used & 0x7f) | 0x80);
-	add_byte(text, (unsigned int)message->used >> 7);
-	for (size_t i = 0; i < message->used; i++)
-		add_byte(text, message->bytes[i]);
-}
-
 /* Makes an image of a thread; of one that had ended, if @ids is NULL. */
-static struct text make_core(const struct ids *ids)
+static struct message make_core(const struct ids *ids)
 {
 	static const uint8_t magic[] = "\x19\x43\x56\x54\x47\x38\x05\x55";
-	struct text creds = {0}, task = {0}, thread = {0}, core = {0}, image = {0};
+	struct message creds = {0}, task = {0}, thread = {0}, core = {0}, image = {0};
 
-	add_varint(&core, 1, 1);
-	add_varint(&task, 1, ids ? 1 : 2);
-	add_message(&core, 3, &task);
+	put_number(&core, 1, 1);
+	put_number(&task, 1, ids ? 1 : 2);
+	put_message(&core, 3, &task);
 	for (unsigned int i = 0; ids && i < 4; i++) {
-		add_varint(&creds, 2 * i + 1, ids->uids[i]);
-		add_varint(&creds, 2 * i + 2, ids->gid);
+		put_number(&creds, 2 * i + 1, ids->uids[i]);
+		put_number(&creds, 2 * i + 2, ids->gid);
 	}
 	if (ids) {
 		for (unsigned int set = 9; set <= 12; set++) {
-			add_varint(&creds, set, set == 10 ? ids->permitted : 0);
-			add_varint(&creds, set, 0);
+			put_number(&creds, set, set == 10 ? ids->permitted : 0);
+			put_number(&creds, set, 0);
 		}
 		for (size_t i = 0; i < ids->groups_count; i++)
-			add_varint(&creds, 14, ids->groups[i]);
-		add_varint(&thread, 1, 7);
-		add_message(&thread, 10, &creds);
-		add_message(&core, 5, &thread);
+			put_number(&creds, 14, ids->groups[i]);
+		put_number(&thread, 1, 7);
+		put_message(&thread, 10, &creds);
+		put_message(&core, 5, &thread);
 	}
 	for (size_t i = 0; i < sizeof(magic) - 1; i++)
-		add_byte(&image, magic[i]);
+		put_byte(&image, magic[i]);
 	for (unsigned int shift = 0; shift < 32; shift += 8)
-		add_byte(&image, (unsigned int)(core.used >> shift) & 0xff);
+		put_byte(&image, (unsigned int)(core.used >> shift) & 0xff);
 	for (size_t i = 0; i < core.used; i++)
-		add_byte(&image, core.bytes[i]);
+		put_byte(&image, core.bytes[i]);
 	return image;
 }
 
@@ -120,7 +92,7 @@ static void write_file(const struct images *images, const char *name, const void
 
 static void write_core(const struct images *images, int number, const struct ids *ids)
 {
-	struct text image = make_core(ids);
+	struct message image = make_core(ids);
 	char name[32];
 
 	snprintf(name, sizeof(name), "core-%d.img", number);
@@ -216,7 +188,7 @@ static void test_several_users(void)
 
 static void test_damaged(void)
 {
-	struct text image = make_core(&user_ids);
+	struct message image = make_core(&user_ids);
 	_cleanup_(remove_images) struct images images;
 	struct gcr_image_owner *owner = NULL;
 	struct gcr_error error;
