@@ -64,6 +64,16 @@ def test_frozen_when_dumped():
         restore.ends(machine, one, name)
 
 
+def test_dumped_at_once():
+    """CRIU dumps it as soon as the library has closed its socket: the library finds out all the same that
+    it was restored."""
+    with dump.machine() as machine:
+        one = dump.program(machine, env={'LD_PRELOAD': f'{BUILD}/test/e2e/libslow_close.so'})
+        name = dump.dumped(machine, one)
+        machine.must(name, 'thaw')
+        restore.check_on(machine, one, name)
+
+
 def test_new_pids():
     """Its own pid is another's: refused, and pid=new makes it all the same."""
     with dump.machine() as machine:

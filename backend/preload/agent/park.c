@@ -21,6 +21,20 @@
 
 #define NAP_MSEC 50
 
+/*
+ * Start time of this process when parking began. It is read before the socket is closed: from then
+ * on CRIU may dump the process at any moment.
+ */
+static uint64_t start_ticks;
+
+/* Start time of this process; 0 if it is not known, for want of a descriptor, say. */
+static uint64_t find_start_ticks(void)
+{
+	struct gcr_proc_stat stat;
+
+	return gcr_proc_stat(getpid(), &stat) == 0 ? stat.start_ticks : 0;
+}
+
 int gcr_park_begin(struct gcr_error *error)
 {
 	struct gcr_page *page = gcr_gate_page();
@@ -33,36 +47,31 @@ int gcr_park_begin(struct gcr_error *error)
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "it has given out CUDA IPC handles, and the socket by which "
 				     "others get them cannot be restored elsewhere");
+	start_ticks = find_start_ticks();
+	if (!start_ticks)
+		return gcr_error_set(error, EAGAIN,
+				     "its start time cannot be read, for want of a descriptor");
 	if (page)
 		__atomic_store_n(&page->is_parked, 1, __ATOMIC_SEQ_CST);
 	return 0;
 }
 
-/* Start time of this process; 0 if it is not known, for want of a descriptor, say. */
-static uint64_t start_ticks(void)
+/* Has CRIU restored this process since parking began? */
+static bool is_restored(void)
 {
-	struct gcr_proc_stat stat;
+	uint64_t now = find_start_ticks();
 
-	return gcr_proc_stat(getpid(), &stat) == 0 ? stat.start_ticks : 0;
-}
-
-/* Has CRIU restored this process since its start time was @before? */
-static bool is_restored(uint64_t before)
-{
-	uint64_t now = start_ticks();
-
-	return now && now != before;
+	return now && now != start_ticks;
 }
 
 void gcr_park_wait(uint32_t limit_ms)
 {
 	static const struct timespec nap = {.tv_nsec = NAP_MSEC * 1000000};
 	struct gcr_page *page = gcr_gate_page();
-	uint64_t before = start_ticks();
 	bool was_restored = false;
 
 	for (uint32_t waited_ms = 0; waited_ms < limit_ms; waited_ms += NAP_MSEC) {
-		was_restored |= is_restored(before);
+		was_restored |= is_restored();
 		if (was_restored)
 			break;
 		if (page && !__atomic_load_n(&page->is_parked, __ATOMIC_SEQ_CST))
@@ -73,7 +82,7 @@ void gcr_park_wait(uint32_t limit_ms)
 	 * Check again: CRIU may have stopped the process during the last check, and a daemon may
 	 * have ended the parking since.
 	 */
-	if (was_restored || is_restored(before)) {
+	if (was_restored || is_restored()) {
 		gcr_gate_restored();
 		gcr_wakeup_restored();
 		gcr_connection_prepare();
