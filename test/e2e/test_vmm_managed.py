@@ -250,7 +250,7 @@ def test_driver_fails_on_the_way_back():
         machine.faults(f'cuMemcpyHtoD {WRITES} nth=1 error=CUDA_ERROR_UNKNOWN',
                        'cuCheckpointProcessCheckpoint error=CUDA_ERROR_UNKNOWN')
         # The way back lasts for as long as fs/engine/drive_control.c hopes for the driver.
-        equal(machine.write(writers.pid, 'thaw'), 'EIO')
+        equal(machine.write(writers.pid, 'thaw timeout=300'), 'EIO')
         machine.faults()
         machine.must(writers.pid, 'thaw')
         equal(writers.hear(), b'new words')
