@@ -13,7 +13,7 @@
  *
  * All other sockets are unaffected by these. What CRIU does with the files of a restored program:
  * guard_files.c; with its sockets: guard_sockets.c; with the files and the namespaces of a dumped
- * one: guard_dump.c, guard_namespaces.c.
+ * one: guard_dump.c, guard_namespaces.c; with the memory of its code there: guard_memory.c.
  *
  * CRIU gets the root of a dumped tree by its pid. The guard knows the root by its pidfd, and lets
  * CRIU trace no other process that was given the pid: from PTRACE_SEIZE on, the pid cannot change
@@ -39,6 +39,7 @@
 
 #include "criu-glue/criu.h"
 #include "criu-glue/guard.h"
+#include "criu-glue/guard_memory.h"
 
 #define EXPORT GCR_GUARD_EXPORT
 
@@ -274,6 +275,8 @@ EXPORT long ptrace(enum __ptrace_request request, ...)
 	address = va_arg(arguments, void *);
 	data = va_arg(arguments, void *);
 	va_end(arguments);
+	if (request == PTRACE_CONT || request == PTRACE_SYSCALL)
+		gcr_guard_give_memory();
 	result = real(request, pid, address, data);
 	if (result < 0 || request != PTRACE_SEIZE || !is_of_another(pid))
 		return result;

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "criu-glue/criu.h"
+#include "criu-glue/guard_memory.h"
 
 #define DESCRIPTORS "fd/"
 
@@ -82,6 +83,8 @@ static int open_memory(int fd, const char *name, int flags)
 	number = errno;
 	close(path_fd);
 	errno = number;
+	if (result >= 0)
+		gcr_guard_note_memory(result);
 	return result;
 }
 
