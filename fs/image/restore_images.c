@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "criu-glue/parent_death.h"
+#include "criu-glue/vdso.h"
 #include "fs/base/log.h"
 #include "fs/image/restore_private.h"
 #include "fs/store/store.h"
@@ -70,7 +71,9 @@ int gcr_restore_open_images(struct gcr_restore *restore, struct gcr_error *error
 
 	if (fd < 0)
 		return gcr_error_set(error, EIO, "criu: %s", strerror(-fd));
-	result = gcr_criu_has_parent_death(fd, &is_tied, error);
+	result = gcr_criu_check_vdso(fd, error);
+	if (!result)
+		result = gcr_criu_has_parent_death(fd, &is_tied, error);
 	if (result < 0)
 		return result;
 	return is_tied ? open_copy(restore, fd, error) : TAKE_FD(fd);
