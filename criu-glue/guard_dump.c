@@ -146,6 +146,29 @@ static int open_contents(int fd, const char *name, int flags)
 	return open_raw(fd, name, flags);
 }
 
+/* Is it the name of a mapping in the directory map_files of a process? */
+static bool is_mapping(const char *name)
+{
+	unsigned long start, end;
+	int length = 0;
+
+	return sscanf(name, "%lx-%lx%n", &start, &end, &length) == 2 && !name[length];
+}
+
+/*
+ * If CRIU may not open a mapping (EPERM), it opens the path that the mapping had, as root: there a
+ * user can have put anything. A file system of his can refuse the mapping. Another number stops
+ * CRIU (CRIU 4.2: criu/proc_parse.c).
+ */
+static int open_other(int fd, const char *name, int flags)
+{
+	int result = open_raw(fd, name, flags);
+
+	if (result < 0 && errno == EPERM && is_mapping(name))
+		errno = EACCES;
+	return result;
+}
+
 int gcr_guard_dump_open(int fd, const char *name, int flags)
 {
 	bool is_descriptor = !strncmp(name, DESCRIPTORS, strlen(DESCRIPTORS));
@@ -153,7 +176,7 @@ int gcr_guard_dump_open(int fd, const char *name, int flags)
 	if ((flags & O_ACCMODE) != O_RDONLY && !strncmp(name, "map_files/", 10))
 		return refuse("CRIU opens a mapping of the tree for writing");
 	if (!is_descriptor)
-		return open_raw(fd, name, flags);
+		return open_other(fd, name, flags);
 	if ((flags & O_ACCMODE) != O_RDONLY)
 		return open_memory(fd, name, flags);
 	return is_of_self(fd) ? open_contents(fd, name, flags) : open_raw(fd, name, flags);

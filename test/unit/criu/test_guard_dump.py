@@ -103,6 +103,22 @@ print(opened(f'map_files/{name}'), opened(f'map_files/{name}', os.O_RDONLY))
         equal(numbers(top, pid, pidfd, script), ['EPERM', 'ok'])
 
 
+def test_refused_mapping():
+    """For CRIU, EPERM would be a reason to open the path as root."""
+    with directory() as top, program() as (pid, pidfd):
+        script = f'''
+os.rename(f'{{top}}/secret', f'{{top}}/7f00-7f10')
+os.chmod(f'{{top}}/7f00-7f10', 0o644)
+place = os.open(top, os.O_PATH)
+os.seteuid({NOBODY})
+print(opened('7f00-7f10', os.O_RDONLY | os.O_NOATIME, place))
+os.seteuid(0)
+os.rename(f'{{top}}/7f00-7f10', f'{{top}}/secret')
+'''
+        equal(numbers(top, pid, pidfd, script), ['EACCES'])
+        equal(numbers(top, pid, pidfd, script, is_dump=False), ['EPERM'])
+
+
 def test_contents():
     """A deleted file's contents are for a program that could read them."""
     with directory() as top, program() as (pid, pidfd):
