@@ -14,8 +14,8 @@
  *
  * All other sockets are unaffected by these. What CRIU does with the files of a restored program:
  * guard_files.c; with its sockets: guard_sockets.c; who may look into its memory: guard_dumpable.c.
- * What CRIU does with the files and the namespaces of a dumped one: guard_dump.c,
- * guard_namespaces.c.
+ * What CRIU does with the files, the memory and the namespaces of a dumped one: guard_dump.c,
+ * guard_memory.c, guard_namespaces.c.
  *
  * CRIU gets the root of a dumped tree by its pid. The guard knows the root by its pidfd, and lets
  * CRIU trace no other process that was given the pid: from PTRACE_SEIZE on, the pid cannot change
@@ -41,6 +41,7 @@
 
 #include "criu-glue/criu.h"
 #include "criu-glue/guard.h"
+#include "criu-glue/guard_memory.h"
 #include "criu-glue/guard_rights.h"
 #include "lib/passing.h"
 
@@ -302,6 +303,8 @@ EXPORT long ptrace(enum __ptrace_request request, ...)
 	va_end(arguments);
 	if (gcr_guard_trace(request, pid) < 0)
 		return -1;
+	if (request == PTRACE_CONT || request == PTRACE_SYSCALL)
+		gcr_guard_give_memory();
 	result = real(request, pid, address, data);
 	if (result < 0 && request == PTRACE_SETOPTIONS && gcr_guard_has_owner() &&
 	    (uintptr_t)data & PTRACE_O_SUSPEND_SECCOMP)

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "criu-glue/criu.h"
+#include "criu-glue/guard_memory.h"
 
 bool gcr_guard_is_dump(void)
 {
@@ -78,6 +79,31 @@ static int open_memory(int fd, const char *name, int flags)
 	number = errno;
 	close(path_fd);
 	errno = number;
+	if (result >= 0)
+		gcr_guard_note_memory(result);
+	return result;
+}
+
+/* Is it the name of a mapping in the directory map_files of a process? */
+static bool is_mapping(const char *name)
+{
+	unsigned long start, end;
+	int length = 0;
+
+	return sscanf(name, "%lx-%lx%n", &start, &end, &length) == 2 && !name[length];
+}
+
+/*
+ * If CRIU may not open a mapping (EPERM), it opens the path that the mapping had, as root: there a
+ * user can have put anything. A file system of his can refuse the mapping. Another number stops
+ * CRIU (CRIU 4.2: criu/proc_parse.c).
+ */
+static int open_other(int fd, const char *name, int flags)
+{
+	int result = open_raw(fd, name, flags);
+
+	if (result < 0 && errno == EPERM && is_mapping(name))
+		errno = EACCES;
 	return result;
 }
 
@@ -87,7 +113,9 @@ int gcr_guard_dump_open(int fd, const char *name, int flags)
 
 	if ((flags & O_ACCMODE) != O_RDONLY && !strncmp(name, "map_files/", 10))
 		return refuse("CRIU opens a mapping of the tree for writing");
-	if (is_descriptor && (flags & O_ACCMODE) != O_RDONLY)
+	if (!is_descriptor)
+		return open_other(fd, name, flags);
+	if ((flags & O_ACCMODE) != O_RDONLY)
 		return open_memory(fd, name, flags);
 	return open_raw(fd, name, flags);
 }

@@ -20,7 +20,6 @@
 #include "criu-glue/image.h"
 #include "criu-glue/image_creds.h"
 #include "criu-glue/image_memory.h"
-#include "criu-glue/image_vdso.h"
 #include "criu-glue/protobuf.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
@@ -36,12 +35,9 @@ enum {
 	FIELD_MAPPING_START = 1,
 	FIELD_MAPPING_END = 2,
 	FIELD_MAPPING_FLAGS = 6,
-	FIELD_MAPPING_STATUS = 7,
 
 	FIELD_GHOST_UID = 1, /* ghost_file_entry */
 };
-
-#define STATUS_VDSO 8u /* of a mapping */
 
 /* A bit that any thread can set itself. */
 #define HARMLESS_BITS (1u << SECURE_KEEP_CAPS)
@@ -195,47 +191,6 @@ static int check_code(int images_fd, pid_t pid, pid_t number, const struct area 
 			   error);
 }
 
-/* Checks all mappings of the process that CRIU takes for the vdso. */
-static int check_vdso(int images_fd, pid_t pid, const uint8_t *image, size_t bytes,
-		      const char *name, struct gcr_error *error)
-{
-	const uint8_t *at, *end = image + bytes, *message;
-	int result = gcr_criu_image_begin(image, bytes, GCR_CRIU_MM, &at);
-	struct gcr_protobuf_field field;
-
-	if (!result)
-		result = gcr_criu_image_next(&at, end, &message);
-	if (result < 0 || at != end)
-		return gcr_criu_image_fail(error, -EIO, name);
-	while (message < end) {
-		struct gcr_protobuf_field first = {0}, behind = {0}, status = {0};
-
-		if (!gcr_protobuf_next(&message, end, &field))
-			return gcr_criu_image_fail(error, -EIO, name);
-		if (field.number != FIELD_MAPPINGS || field.wire != GCR_PROTOBUF_BYTES)
-			continue;
-		at = field.content;
-		if (!gcr_protobuf_find(at, at + field.content_bytes, FIELD_MAPPING_START,
-				       GCR_PROTOBUF_VARINT, &first) ||
-		    !gcr_protobuf_find(at, at + field.content_bytes, FIELD_MAPPING_END,
-				       GCR_PROTOBUF_VARINT, &behind) ||
-		    !gcr_protobuf_find(at, at + field.content_bytes, FIELD_MAPPING_STATUS,
-				       GCR_PROTOBUF_VARINT, &status))
-			return gcr_criu_image_fail(error, -EIO, name);
-		if (!(status.value & STATUS_VDSO))
-			continue;
-		result = gcr_image_is_vdso(images_fd, pid, first.value, behind.value, error);
-		if (result < 0)
-			return result;
-		if (!result)
-			return gcr_error_set(
-				error, EACCES,
-				"the vdso of process %d is not that of this kernel (" TRUST ")",
-				(int)pid);
-	}
-	return 0;
-}
-
 /* Reads the image of the process's memory, if it has one: one that had ended has none. */
 static int read_memory(int images_fd, const char *name, void **ret_bytes, size_t *ret_size,
 		       struct gcr_error *error)
@@ -255,8 +210,6 @@ static int check_process(int images_fd, const struct gcr_criu_tree *tree,
 
 	snprintf(name, sizeof(name), "mm-%d.img", (int)process->pid);
 	r = read_memory(images_fd, name, &bytes, &size, error);
-	if (!r && bytes)
-		r = check_vdso(images_fd, process->pid, bytes, size, name, error);
 	if (r < 0)
 		return r;
 	for (size_t i = process->first; i < process->first + process->count; i++) {

@@ -16,7 +16,6 @@
  *  - The memory of a thread for rseq(2) is the process's own. By it the kernel learns where the
  *    thread is to continue, also while CRIU restores the thread with root's rights, so nobody else
  *    may have it. On a kernel that believes at once what is in it, it names no code.
- *  - The vdso of a process is the kernel's. CRIU writes where it says, as root (image_vdso.h).
  *  - A deleted file is the owner's. The owner can read what CRIU writes into a file that CRIU makes
  *    with his rights, before CRIU finds that he cannot give it to another user.
  * Errors, with a message: -EACCES one of them is not so; -EIO an image cannot be read, or is

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "criu-glue/creds.h"
+#include "criu-glue/vdso.h"
 #include "fs/image/dump_private.h"
 #include "lib/cleanup.h"
 #include "lib/procfs.h"
@@ -82,5 +83,7 @@ int gcr_dump_check_images(const struct gcr_dump *dump, struct gcr_error *error)
 		result = check_image(dump, "pstree.img", error);
 	for (size_t i = 0; i < dump->count && !result; i++)
 		result = check_core(dump, &dump->members[i], error);
+	if (!result)
+		result = gcr_criu_check_vdso(dump->images_fd, error);
 	return result ? result : check_creds(dump, error);
 }

@@ -19,6 +19,7 @@
 #include "criu-glue/image_check.h"
 #include "criu-glue/image_owner.h"
 #include "criu-glue/parent_death.h"
+#include "criu-glue/vdso.h"
 #include "fs/base/log.h"
 #include "fs/image/restore_private.h"
 #include "fs/store/store.h"
@@ -88,7 +89,9 @@ int gcr_restore_open_images(struct gcr_restore *restore, struct gcr_restore_imag
 	images.fd = gcr_beneath_open(restore->root_fd, GCR_MANIFEST_IMAGES, O_RDONLY | O_DIRECTORY);
 	if (images.fd < 0)
 		return gcr_error_set(error, EIO, "criu: %s", strerror(-images.fd));
-	result = gcr_criu_has_parent_death(images.fd, &is_tied, error);
+	result = gcr_criu_check_vdso(images.fd, error);
+	if (!result)
+		result = gcr_criu_has_parent_death(images.fd, &is_tied, error);
 	if (!result && !restore->job.command.trusted)
 		result = gcr_image_owner_find(images.fd, restore->manifest->tree->processes[0].pid,
 					      &images.owner, error);

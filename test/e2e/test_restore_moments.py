@@ -20,7 +20,7 @@ from test_restore_files import FD, IN_CLOSE_NOWRITE, WORDS, keep, machines, make
 from test_restore_whose import share_gpu, users_program
 
 LIBRARY = f'{BUILD}/test/e2e/libmoments.so'
-CRITICAL, WRITTEN = 0x13000, 0x12000  # of moments.c
+CRITICAL = 0x13000  # of moments.c
 IN_CREATE = 0x100
 
 
@@ -169,18 +169,12 @@ def test_filter():
 
 
 def test_vdso():
-    """CRIU writes where the program's vdso says that functions are, in a process that is root's."""
+    """CRIU, as root, would write where the program's vdso says that functions are."""
     with machines() as (machine, _, _):
         one = program(machine, 'vdso')
-        equal(machine.writer(one.pid, 'dump name=users', uid=NOBODY).result(), 'ok',
-              machine.error(one.pid))
-        one.wait_gone()
-        equal(refused(machine, one, 'is not that of this kernel'), 'EACCES')
-        machine.must('users', 'thaw trusted')
+        equal(machine.writer(one.pid, 'dump name=users', uid=NOBODY).result(), 'EPERM')
+        check("the kernel's functions" in machine.error(one.pid), machine.error(one.pid))
         one.wait_ticks()
-        with open(f'/proc/{one.pid}/mem', 'rb') as memory:
-            memory.seek(WRITTEN)
-            check(any(memory.read(16)), 'CRIU has written nothing: the test tells nothing')
 
 
 def test_secure_bits():

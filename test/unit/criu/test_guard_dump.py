@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The guard in CRIU at a dump: a process outside the tree shares the descriptors of one inside, and
-changes them while CRIU opens them again as root.
-usage: test_guard_dump.py PATH-OF-SWAPS_DESCRIPTORS [TEST...]"""
+"""The guard in CRIU at a dump: a process outside the tree shares the descriptors or the memory of one
+inside, and changes them while CRIU works with them as root.
+usage: test_guard_dump.py PATH-OF-SWAPS_DESCRIPTORS PATH-OF-WRITES_ARGUMENTS [TEST...]"""
 import contextlib
 import errno
 import os
@@ -102,6 +102,22 @@ print(opened(f'map_files/{name}'), opened(f'map_files/{name}', os.O_RDONLY))
         equal(numbers(top, pid, pidfd, script), ['EPERM', 'ok'])
 
 
+def test_refused_mapping():
+    """For CRIU, EPERM would be a reason to open the path as root."""
+    with directory() as top, program() as (pid, pidfd):
+        script = f'''
+os.rename(f'{{top}}/secret', f'{{top}}/7f00-7f10')
+os.chmod(f'{{top}}/7f00-7f10', 0o644)
+place = os.open(top, os.O_PATH)
+os.seteuid({NOBODY})
+print(opened('7f00-7f10', os.O_RDONLY | os.O_NOATIME, place))
+os.seteuid(0)
+os.rename(f'{{top}}/7f00-7f10', f'{{top}}/secret')
+'''
+        equal(numbers(top, pid, pidfd, script), ['EACCES'])
+        equal(numbers(top, pid, pidfd, script, is_dump=False), ['EPERM'])
+
+
 def test_names():
     """CRIU makes names only where no user could have changed the path."""
     with directory() as top, program() as (pid, pidfd):
@@ -121,9 +137,9 @@ for path in 'roots/name', 'users/name', 'users/below/name', 'link/name', 'roots/
 
 
 @contextlib.contextmanager
-def swapped(file):
-    """The two processes of swaps_descriptors."""
-    with subprocess.Popen([PROGRAM, file, str(NOBODY)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+def attacked(*command):
+    """The two processes of swaps_descriptors or writes_arguments."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL, text=True) as child:
         pids = []
         try:
@@ -136,27 +152,41 @@ def swapped(file):
             child.kill()
 
 
+def dumped(images, pid):
+    """CRIU's exit status, and what it says."""
+    real = criu.find()
+    os.mkdir(images)
+    pidfd = os.pidfd_open(pid)
+    env = {**os.environ, **real.env, 'LD_PRELOAD': GUARD, 'GPUCR_CRIU_ROOT': f'{pid}:{pidfd}'}
+    done = subprocess.run(
+        ['timeout', '-s', 'KILL', str(criu.SECONDS), real.program, 'dump', '--no-default-config',
+         '--libdir', real.empty, '-D', images, '-t', str(pid)], check=False, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, pass_fds=[pidfd])
+    os.close(pidfd)
+    return done.returncode, done.stdout.decode(errors='replace')
+
+
 def test_real_criu():
     """It writes its code into memory of the process, and not into root's file."""
-    real = criu.find()
     with directory() as top:
         for number in range(ROUNDS):
-            os.mkdir(f'{top}/images-{number}')
-            with swapped(f'{top}/secret') as pid:
-                pidfd = os.pidfd_open(pid)
-                env = {**os.environ, **real.env, 'LD_PRELOAD': GUARD, 'GPUCR_CRIU_ROOT': f'{pid}:{pidfd}'}
-                done = subprocess.run(
-                    ['timeout', '-s', 'KILL', str(criu.SECONDS), real.program, 'dump',
-                     '--no-default-config', '--libdir', real.empty, '-D', f'{top}/images-{number}',
-                     '-t', str(pid)], check=False, stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, pass_fds=[pidfd])
-                os.close(pidfd)
+            with attacked(SWAPS_DESCRIPTORS, f'{top}/secret', str(NOBODY)) as pid:
+                status, words = dumped(f'{top}/images-{number}', pid)
             with open(f'{top}/secret', 'rb') as file:
                 found = file.read()
             check(found == SECRET, f'round {number}: {len(found)} bytes')
-            check(done.returncode != 127, done.stdout.decode(errors='replace'))
+            check(status != 127, words)
+
+
+def test_arguments():
+    """CRIU does not take the place of its own list from memory in which others write."""
+    with directory() as top:
+        for number in range(ROUNDS):
+            with attacked(WRITES_ARGUMENTS, str(NOBODY)) as pid:
+                status, words = dumped(f'{top}/images-{number}', pid)
+            check(status in (0, 1), f'round {number}: {status}: {words}')
 
 
 if __name__ == '__main__':
-    PROGRAM = sys.argv.pop(1)
+    SWAPS_DESCRIPTORS, WRITES_ARGUMENTS = sys.argv.pop(1), sys.argv.pop(1)
     harness.main(globals())

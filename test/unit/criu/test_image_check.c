@@ -11,7 +11,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -199,30 +198,9 @@ static void test_dumpable(void)
 	}
 }
 
-/* ---- the vdso ---- */
+/* ---- code for rseq(2) ---- */
 
-#define VDSO	0x7fff00000000ul
 #define PRESENT 4u
-
-/* The kernel's vdso of this process: its bytes, of which *ret_bytes. */
-static uint8_t *read_vdso(size_t *ret_bytes)
-{
-	unsigned long address = getauxval(AT_SYSINFO_EHDR), start, end;
-	FILE *maps = fopen("/proc/self/maps", "re");
-	uint8_t *copy = NULL;
-	char line[512];
-
-	CHECK(maps);
-	while (fgets(line, sizeof(line), maps))
-		if (sscanf(line, "%lx-%lx", &start, &end) == 2 && start == address) {
-			*ret_bytes = end - start;
-			copy = malloc(*ret_bytes);
-			CHECK(copy);
-			memcpy(copy, (const void *)address, *ret_bytes);
-		}
-	fclose(maps);
-	return copy;
-}
 
 static void put_range(int fd, uint64_t address, uint64_t pages, unsigned int flags)
 {
@@ -235,65 +213,6 @@ static void put_range(int fd, uint64_t address, uint64_t pages, unsigned int fla
 	length = (uint32_t)range.used;
 	CHECK(write(fd, &length, sizeof(length)) == sizeof(length));
 	CHECK(write(fd, range.bytes, length) == (ssize_t)length);
-}
-
-/* The process's memory has these bytes as its vdso, behind another page that is there. */
-static void write_vdso(const uint8_t *bytes, size_t size, unsigned int flags)
-{
-	struct message memory = {0}, mapping = {0}, head = {0};
-	size_t page = (size_t)sysconf(_SC_PAGESIZE);
-	int fd;
-
-	put_mapping(&memory, AREA & ~0xffful, AREA + BYTES, MAP_PRIVATE | MAP_ANONYMOUS);
-	put_number(&mapping, 1, VDSO);
-	put_number(&mapping, 2, VDSO + size);
-	put_number(&mapping, 7, 1 | 8);
-	put_message(&memory, 14, &mapping);
-	write_image("mm-10.img", 0x57492820, &memory);
-	put_number(&head, 1, 3);
-	write_image("pagemap-10.img", 0x56084025, &head);
-	fd = openat(images_fd, "pagemap-10.img", O_WRONLY | O_APPEND | O_CLOEXEC);
-	put_range(fd, 0x1000, 1, PRESENT);
-	put_range(fd, 0x3000, 1, 0);
-	put_range(fd, VDSO, 1, PRESENT);
-	put_range(fd, VDSO + page, size / page - 1, flags);
-	close(fd);
-	fd = openat(images_fd, "pages-3.img", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	for (size_t i = 0; i < page; i++)
-		CHECK(write(fd, "x", 1) == 1);
-	CHECK(write(fd, bytes, size) == (ssize_t)size);
-	close(fd);
-}
-
-static void test_vdso(void)
-{
-	size_t size = 0;
-	uint8_t *bytes = read_vdso(&size);
-
-	if (!bytes || size < 2 * (size_t)sysconf(_SC_PAGESIZE)) {
-		free(bytes);
-		return;
-	}
-	write_all();
-	write_vdso(bytes, size, PRESENT);
-	expect(0, NULL);
-	/* Pages that are not there are not the kernel's. */
-	write_vdso(bytes, size, 0);
-	expect(-EACCES, "vdso");
-	write_vdso(bytes, size - (size_t)sysconf(_SC_PAGESIZE), PRESENT);
-	expect(-EACCES, "vdso");
-	for (size_t i = 0; i < size; i += size / 7) {
-		bytes[i] ^= 1;
-		write_vdso(bytes, size, PRESENT);
-		expect(-EACCES, "vdso");
-		bytes[i] ^= 1;
-	}
-	write_vdso(bytes, size, PRESENT);
-	CHECK(!unlinkat(images_fd, "pages-3.img", 0));
-	expect(-EIO, "pagemap-10.img");
-	CHECK(!unlinkat(images_fd, "pagemap-10.img", 0));
-	expect(-EIO, "pagemap-10.img");
-	free(bytes);
 }
 
 /* The thread's area for rseq(2) names code there, in memory that is in the images or not. */
@@ -371,7 +290,6 @@ int main(void)
 	test_area();
 	test_deleted_files();
 	test_dumpable();
-	test_vdso();
 	test_code();
 	test_damaged();
 	close(images_fd);
