@@ -37,6 +37,7 @@ struct thread {
 struct threads {
 	struct thread *list;
 	size_t count, room;
+	bool is_restored; /* the threads come from the images, and not the images from them */
 };
 
 static void threads_finish(struct threads *threads)
@@ -187,9 +188,23 @@ static bool may_have(uint32_t securebits, const struct gcr_image_creds *kernel)
 	       kernel->capabilities[GCR_CREDS_PERMITTED] & UINT64_C(1) << CAP_SETPCAP;
 }
 
-/* The name of what differs, for a message; NULL: nothing does. */
+/*
+ * Does a set of capabilities differ? CRIU, with few capabilities of its own, cannot give all of the
+ * bounding set to a restored thread, which then has less.
+ */
+static bool differs(const struct gcr_image_creds *image, const struct gcr_image_creds *kernel,
+		    unsigned int set, bool is_restored)
+{
+	if (set == GCR_CREDS_AMBIENT && !image->has_ambient)
+		return false;
+	return set == GCR_CREDS_BOUNDING && is_restored
+		       ? kernel->capabilities[set] & ~image->capabilities[set]
+		       : kernel->capabilities[set] != image->capabilities[set];
+}
+
+/* The name of what differs, for a message; NULL: nothing does, or a restored thread has less. */
 static const char *find_difference(const struct gcr_image_creds *image,
-				   const struct gcr_image_creds *kernel)
+				   const struct gcr_image_creds *kernel, bool is_restored)
 {
 	if (memcmp(image->ids, kernel->ids, sizeof(image->ids)) != 0)
 		return "user or group ids";
@@ -198,10 +213,11 @@ static const char *find_difference(const struct gcr_image_creds *image,
 					   image->groups_count * sizeof(*image->groups)) != 0))
 		return "groups";
 	for (size_t i = 0; i < GCR_CREDS_SETS; i++)
-		if (image->capabilities[i] != kernel->capabilities[i] &&
-		    (i != GCR_CREDS_AMBIENT || image->has_ambient))
+		if (differs(image, kernel, (unsigned int)i, is_restored))
 			return set_names[i];
-	return image->no_new_privs == kernel->no_new_privs ? NULL : "no_new_privs";
+	return image->no_new_privs == kernel->no_new_privs || (is_restored && kernel->no_new_privs)
+		       ? NULL
+		       : "no_new_privs";
 }
 
 static int fail_ended(pid_t number, struct gcr_error *error)
@@ -214,7 +230,7 @@ static int fail_ended(pid_t number, struct gcr_error *error)
 
 /* Compares what the image tells with the thread that runs. */
 static int check_thread(const struct gcr_image_creds *image, const struct thread *thread,
-			const char *name, struct gcr_error *error)
+			bool is_restored, const char *name, struct gcr_error *error)
 {
 	_cleanup_(gcr_image_creds_finish) struct gcr_image_creds kernel = {0};
 	_cleanup_free_ char *text = NULL;
@@ -228,7 +244,7 @@ static int check_thread(const struct gcr_image_creds *image, const struct thread
 	if (result < 0)
 		return gcr_error_set(error, -result, "process %d: its rights cannot be read: %s",
 				     (int)thread->pid, strerror(-result));
-	difference = find_difference(image, &kernel);
+	difference = find_difference(image, &kernel, is_restored);
 	if (!difference && may_have(image->securebits, &kernel))
 		return 0;
 	if (!difference)
@@ -236,6 +252,11 @@ static int check_thread(const struct gcr_image_creds *image, const struct thread
 				     "process %d has securebits in CRIU's %s that it may not set "
 				     "itself, and the kernel does not tell whether it has them",
 				     (int)thread->pid, name);
+	if (is_restored)
+		return gcr_error_set(error, EPERM,
+				     "process %d has other %s than CRIU's %s says: CRIU has not "
+				     "been able to set them",
+				     (int)thread->pid, difference, name);
 	return gcr_error_set(error, EPERM,
 			     "process %d has other %s in CRIU's %s than in /proc: somebody has "
 			     "changed what CRIU reads, or the process has got other rights",
@@ -291,7 +312,7 @@ static int check_image(int images_fd, pid_t number, const struct gcr_criu_proces
 	if (leader->tid != leader->pid || thread->pid != leader->pid)
 		return fail_number(number, "is in another process in", error);
 	thread->is_found = true;
-	return check_thread(&creds, thread, name, error);
+	return check_thread(&creds, thread, threads->is_restored, name, error);
 }
 
 /* Checks all threads of the images, and that these have all threads that run. */
@@ -313,10 +334,11 @@ static int check_images(int images_fd, const struct gcr_criu_tree *tree,
 	return result;
 }
 
-int gcr_criu_check_creds(int images_fd, const pid_t *pids, size_t count, struct gcr_error *error)
+int gcr_criu_check_creds(int images_fd, const pid_t *pids, size_t count, bool is_restored,
+			 struct gcr_error *error)
 {
 	_cleanup_(gcr_criu_tree_finish) struct gcr_criu_tree tree = {0};
-	_cleanup_(threads_finish) struct threads threads = {0};
+	_cleanup_(threads_finish) struct threads threads = {.is_restored = is_restored};
 	int result = gcr_criu_tree_read(images_fd, &tree, error);
 
 	if (result < 0)

@@ -103,7 +103,7 @@ static const struct known {
 	 "this CRIU cannot dump network sockets on this kernel (Linux >= 6.16 needs CRIU >= 4.2): "
 	 "install a newer one, or close them"},
 	{"in-flight", NULL, EBUSY, "a connection is just being made: try again"},
-	{"on procfs", "Operation not permitted", EPERM,
+	{"/fd/", "on procfs: Operation not permitted", EPERM,
 	 "a process outside the tree shares the descriptors of one inside, and has changed them"},
 	{"Can't setns", "Operation not permitted", EOPNOTSUPP,
 	 "the tree has got a user namespace of its own, or CRIU may not enter a namespace of it"},

@@ -14,8 +14,8 @@ int gcr_guard_bind(int fd, const struct sockaddr *address, socklen_t bytes);
 int gcr_guard_listen(int fd, int backlog);
 
 /*
- * To be called before CRIU's call of ptrace(2) of this kind. When CRIU has stopped all threads of a
- * restored tree, makes the processes dumpable that are to be. -1 and errno: it cannot be done, and
+ * To be called before CRIU's call of ptrace(2) of this kind. When all threads of a restored
+ * tree have their own rights, makes the processes dumpable that are to be. -1 and errno: it cannot be done, and
  * CRIU has to give up.
  */
 int gcr_guard_trace(enum __ptrace_request request, pid_t pid);

@@ -3,8 +3,8 @@
  * Who may look into a process while CRIU restores it. Its threads get the rights of the tree's
  * owner one after the other, and each then makes the process dumpable (CRIU 4.1.1:
  * criu/pie/restorer.c): other processes of the owner could write into the memory of threads that
- * still have root's rights. So the images that CRIU gets say that no process is dumpable. When CRIU
- * has stopped all threads, each with its own rights, the guard has the main thread of each process
+ * still have root's rights. So the images that CRIU gets say that no process is dumpable. When all
+ * threads have their own rights, and CRIU stops them, the guard has the main thread of each process
  * make it dumpable: in place of the next system call, which the thread then makes again.
  */
 #include "criu-glue/guard.h"
@@ -34,8 +34,8 @@
 /* A process that is to be dumpable. */
 struct process {
 	pid_t pid;
-	unsigned int stops; /* PTRACE_INTERRUPT so far */
-	bool is_done;
+	unsigned int stops; /* PTRACE_INTERRUPT so far, since CRIU has attached to it */
+	bool is_done, is_failed;
 };
 
 static struct process *processes;
@@ -116,11 +116,14 @@ static int run_to_call(pid_t pid)
 {
 	int status;
 
-	if (syscall(SYS_ptrace, PTRACE_SYSCALL, pid, 0, 0) < 0)
-		return -1;
-	while (waitpid(pid, &status, __WALL) < 0)
-		if (errno != EINTR)
+	do {
+		if (syscall(SYS_ptrace, PTRACE_SYSCALL, pid, 0, 0) < 0)
 			return -1;
+		while (waitpid(pid, &status, __WALL) < 0)
+			if (errno != EINTR)
+				return -1;
+		/* SIGCONT: the thread was not stopped by a signal, and only says so. */
+	} while (WIFSTOPPED(status) && status >> 8 == (SIGTRAP | PTRACE_EVENT_STOP << 8));
 	return WIFSTOPPED(status) && WSTOPSIG(status) == SYSCALL_STOP ? 0 : -1;
 }
 
@@ -172,8 +175,17 @@ int gcr_guard_trace(enum __ptrace_request request, pid_t pid)
 	for (process = processes; process < processes + processes_count; process++)
 		if (process->pid == pid)
 			break;
-	if (process == processes + processes_count || process->is_done)
+	if (process == processes + processes_count)
 		return 0;
+	if (process->is_failed) {
+		errno = EPERM;
+		return -1;
+	}
+	if (process->is_done)
+		return 0;
+	/* CRIU also attaches to a new process, as root, to unlock its shadow stack. */
+	if (request == PTRACE_SEIZE || request == PTRACE_DETACH)
+		process->stops = 0;
 	if (request == PTRACE_INTERRUPT) {
 		process->stops++;
 		return 0;
@@ -183,6 +195,7 @@ int gcr_guard_trace(enum __ptrace_request request, pid_t pid)
 	process->is_done = true;
 	if (make_dumpable(pid) == 0)
 		return 0;
+	process->is_failed = true;
 	fprintf(stderr, "gpucr-criu-guard: process %d cannot be made dumpable\n", (int)pid);
 	errno = EPERM;
 	return -1;

@@ -82,6 +82,11 @@ static int fail_thread(pid_t number, const char *words, struct gcr_error *error)
 			     words);
 }
 
+static int fail_shared(pid_t number, struct gcr_error *error)
+{
+	return fail_thread(number, "shares its memory for rseq(2) with others", error);
+}
+
 /* Is the thread root's alone? Then nobody else can have changed what it told CRIU. */
 static bool is_roots(const struct gcr_image_creds *creds)
 {
@@ -119,24 +124,29 @@ static int check_thread(int images_fd, pid_t number, struct area *ret_area, stru
 /* ---- the memory of a process ---- */
 
 /*
- * Is all of the area in the mapping, and nobody else's? False also if the message is damaged: then
- * the area is in no mapping.
+ * Is all of the area in the mapping, and nobody else's? *ret_is_file: the mapping is of a file.
+ * False also if the message is damaged: then the area is in no mapping.
  */
-static bool has_area(const struct gcr_protobuf_field *mapping, const struct area *area)
+static bool has_area(const struct gcr_protobuf_field *mapping, const struct area *area,
+		     bool *ret_is_file)
 {
 	struct gcr_protobuf_field start = {0}, end = {0}, flags = {0};
 	const uint8_t *at = mapping->content, *behind = at + mapping->content_bytes;
 
-	return gcr_protobuf_find(at, behind, FIELD_MAPPING_START, GCR_PROTOBUF_VARINT, &start) &&
-	       gcr_protobuf_find(at, behind, FIELD_MAPPING_END, GCR_PROTOBUF_VARINT, &end) &&
-	       gcr_protobuf_find(at, behind, FIELD_MAPPING_FLAGS, GCR_PROTOBUF_VARINT, &flags) &&
-	       area->start >= start.value && area->start < end.value &&
-	       area->bytes <= end.value - area->start && flags.value & MAP_PRIVATE &&
-	       flags.value & MAP_ANONYMOUS;
+	if (!gcr_protobuf_find(at, behind, FIELD_MAPPING_START, GCR_PROTOBUF_VARINT, &start) ||
+	    !gcr_protobuf_find(at, behind, FIELD_MAPPING_END, GCR_PROTOBUF_VARINT, &end) ||
+	    !gcr_protobuf_find(at, behind, FIELD_MAPPING_FLAGS, GCR_PROTOBUF_VARINT, &flags))
+		return false;
+	*ret_is_file = !(flags.value & MAP_ANONYMOUS);
+	return area->start >= start.value && area->start < end.value &&
+	       area->bytes <= end.value - area->start && flags.value & MAP_PRIVATE;
 }
 
-/* Is the area in the process's own memory, by an image mm-N.img? 1, 0, -EIO. */
-static int is_own(const uint8_t *image, size_t bytes, const struct area *area)
+/*
+ * Is the area in the process's own memory, by an image mm-N.img? *ret_is_file: in its own copy of a
+ * file. 1, 0, -EIO.
+ */
+static int is_own(const uint8_t *image, size_t bytes, const struct area *area, bool *ret_is_file)
 {
 	const uint8_t *at, *end = image + bytes, *message;
 	int result = gcr_criu_image_begin(image, bytes, GCR_CRIU_MM, &at);
@@ -150,7 +160,7 @@ static int is_own(const uint8_t *image, size_t bytes, const struct area *area)
 		if (!gcr_protobuf_next(&message, end, &field))
 			return -EIO;
 		if (field.number == FIELD_MAPPINGS && field.wire == GCR_PROTOBUF_BYTES &&
-		    has_area(&field, area))
+		    has_area(&field, area, ret_is_file))
 			return 1;
 	}
 	return 0;
@@ -158,6 +168,9 @@ static int is_own(const uint8_t *image, size_t bytes, const struct area *area)
 
 /* The place of rseq_cs in struct rseq of linux/rseq.h: where the kernel looks for the code. */
 #define RSEQ_CODE_OFFSET 8u
+#define RSEQ_CODE_BYTES	 8u
+/* More than any kernel's struct rseq has. */
+#define AREA_BYTES_MAX	 256u
 
 bool gcr_image_kernel_clears_rseq(const char *release)
 {
@@ -167,24 +180,34 @@ bool gcr_image_kernel_clears_rseq(const char *release)
 	       (major > 6 || (major == 6 && minor >= 15));
 }
 
-/*
- * Checks that the area says nothing about code, unless the kernel clears that when the thread tells
- * it of the area: the thread still has root's rights then. -EACCES, -EIO, -ENOMEM.
- */
-static int check_code(int images_fd, pid_t pid, pid_t number, const struct area *area,
-		      struct gcr_error *error)
+/* Does the kernel here believe at once what is in the memory for rseq(2)? */
+static bool is_believed(void)
 {
 	struct utsname kernel;
-	uint64_t code = 0;
-	size_t found;
-	int result;
 
-	if (uname(&kernel) == 0 && gcr_image_kernel_clears_rseq(kernel.release))
-		return 0;
-	result = gcr_image_read_memory(images_fd, pid, area->start + RSEQ_CODE_OFFSET, &code,
-				       sizeof(code), &found, error);
-	if (result < 0 || !code)
+	return uname(&kernel) < 0 || !gcr_image_kernel_clears_rseq(kernel.release);
+}
+
+/*
+ * Checks what is in the area. If it is in a copy of a file, CRIU must have the copy, as others may
+ * write to the file. It names no code, unless the kernel clears that when the thread tells it of
+ * the area: the thread still has root's rights then. -EACCES, -EIO.
+ */
+static int check_contents(const struct gcr_image_memory *memory, pid_t number,
+			  const struct area *area, bool is_file, struct gcr_error *error)
+{
+	uint8_t bytes[AREA_BYTES_MAX];
+	size_t found, size = area->bytes < sizeof(bytes) ? area->bytes : sizeof(bytes);
+	static const uint8_t none[RSEQ_CODE_BYTES];
+	int result = gcr_image_read_memory(memory, area->start, bytes, size, &found, error);
+
+	if (result < 0)
 		return result;
+	if (is_file && (found < size || size < area->bytes))
+		return fail_shared(number, error);
+	if (size < RSEQ_CODE_OFFSET + RSEQ_CODE_BYTES || !is_believed() ||
+	    !memcmp(bytes + RSEQ_CODE_OFFSET, none, sizeof(none)))
+		return 0;
 	return fail_thread(number,
 			   "is in a part of its program that rseq(2) is for, or has been, and this "
 			   "kernel would believe it while CRIU restores the thread",
@@ -200,39 +223,58 @@ static int read_memory(int images_fd, const char *name, void **ret_bytes, size_t
 	return gcr_criu_image_read(images_fd, name, ret_bytes, ret_size, error);
 }
 
-static int check_process(int images_fd, const struct gcr_criu_tree *tree,
-			 const struct gcr_criu_process *process, struct gcr_error *error)
+/* What of a process is read once, for all of its threads. */
+struct process {
+	char name[32]; /* mm-N.img */
+	void *image;   /* NULL: it had ended */
+	size_t bytes;
+	struct gcr_image_memory memory;
+};
+
+static void process_finish(struct process *process)
 {
-	_cleanup_free_ void *bytes = NULL;
-	size_t size = 0;
-	char name[32];
-	int r;
+	free(process->image);
+	gcr_image_close_memory(&process->memory);
+}
 
-	snprintf(name, sizeof(name), "mm-%d.img", (int)process->pid);
-	r = read_memory(images_fd, name, &bytes, &size, error);
-	if (r < 0)
-		return r;
-	for (size_t i = process->first; i < process->first + process->count; i++) {
+static int read_process(int images_fd, pid_t pid, bool is_for_writing, struct process *process,
+			struct gcr_error *error)
+{
+	int result;
+
+	snprintf(process->name, sizeof(process->name), "mm-%d.img", (int)pid);
+	result = read_memory(images_fd, process->name, &process->image, &process->bytes, error);
+	return result < 0 || !process->image ? result
+					     : gcr_image_open_memory(images_fd, pid, is_for_writing,
+								     &process->memory, error);
+}
+
+static int check_area(const struct process *process, pid_t number, const struct area *area,
+		      struct gcr_error *error)
+{
+	bool is_file = false;
+	int result = process->image ? is_own(process->image, process->bytes, area, &is_file) : -EIO;
+
+	if (result < 0)
+		return gcr_criu_image_fail(error, result, process->name);
+	return result ? check_contents(&process->memory, number, area, is_file, error)
+		      : fail_shared(number, error);
+}
+
+static int check_process(int images_fd, const struct gcr_criu_tree *tree,
+			 const struct gcr_criu_process *one, struct gcr_error *error)
+{
+	_cleanup_(process_finish) struct process process = {.memory.pages_fd = -1};
+	int result = read_process(images_fd, one->pid, false, &process, error);
+
+	for (size_t i = one->first; i < one->first + one->count && !result; i++) {
 		struct area area;
-		int result = check_thread(images_fd, tree->threads[i], &area, error);
 
-		if (!result && area.bytes && !bytes)
-			result = gcr_criu_image_fail(error, -EIO, name);
-		if (result < 0)
-			return result;
-		if (!area.bytes)
-			continue;
-		result = is_own(bytes, size, &area);
-		if (result < 0)
-			return gcr_criu_image_fail(error, result, name);
-		if (!result)
-			return fail_thread(tree->threads[i],
-					   "shares its memory for rseq(2) with others", error);
-		result = check_code(images_fd, process->pid, tree->threads[i], &area, error);
-		if (result < 0)
-			return result;
+		result = check_thread(images_fd, tree->threads[i], &area, error);
+		if (!result && area.bytes)
+			result = check_area(&process, tree->threads[i], &area, error);
 	}
-	return 0;
+	return result;
 }
 
 /* ---- deleted files ---- */
@@ -286,17 +328,11 @@ static int check_ghosts(int images_fd, const struct gcr_image_owner *owner, stru
 	_cleanup_closedir_ DIR *directory = NULL;
 	const struct dirent *entry;
 	bool has_namespace = false;
-	int result = 0, fd = openat(images_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int result = gcr_beneath_list(images_fd, ".", &directory);
 
-	directory = fd < 0 ? NULL : fdopendir(fd);
-	if (!directory) {
-		int number = errno;
-
-		if (fd >= 0)
-			close(fd);
+	if (result < 0)
 		return gcr_error_set(error, EIO, "the directory of CRIU's images: %s",
-				     strerror(number));
-	}
+				     strerror(-result));
 	while ((entry = readdir(directory)))
 		has_namespace |= !strncmp(entry->d_name, mounts, strlen(mounts));
 	rewinddir(directory);
@@ -314,4 +350,40 @@ int gcr_image_check(int images_fd, const struct gcr_image_owner *owner, struct g
 	for (size_t i = 0; i < tree.count && !result; i++)
 		result = check_process(images_fd, &tree, &tree.processes[i], error);
 	return result ? result : check_ghosts(images_fd, owner, error);
+}
+
+/* ---- at a dump ---- */
+
+static int clear_process(int images_fd, const struct gcr_criu_tree *tree,
+			 const struct gcr_criu_process *one, struct gcr_error *error)
+{
+	_cleanup_(process_finish) struct process process = {.memory.pages_fd = -1};
+	int result = read_process(images_fd, one->pid, true, &process, error);
+
+	for (size_t i = one->first; i < one->first + one->count && !result && process.image; i++) {
+		_cleanup_free_ void *bytes = NULL;
+		struct area area = {0};
+		char name[32];
+		size_t size;
+
+		snprintf(name, sizeof(name), "core-%d.img", (int)tree->threads[i]);
+		result = gcr_criu_image_read(images_fd, name, &bytes, &size, error);
+		if (!result && parse_area(bytes, size, &area) < 0)
+			result = gcr_criu_image_fail(error, -EIO, name);
+		if (!result && area.bytes >= RSEQ_CODE_OFFSET + RSEQ_CODE_BYTES)
+			result = gcr_image_clear_memory(&process.memory,
+							area.start + RSEQ_CODE_OFFSET,
+							RSEQ_CODE_BYTES, error);
+	}
+	return result;
+}
+
+int gcr_image_clear_rseq(int images_fd, struct gcr_error *error)
+{
+	_cleanup_(gcr_criu_tree_finish) struct gcr_criu_tree tree = {0};
+	int result = gcr_criu_tree_read(images_fd, &tree, error);
+
+	for (size_t i = 0; i < tree.count && !result; i++)
+		result = clear_process(images_fd, &tree, &tree.processes[i], error);
+	return result;
 }

@@ -24,6 +24,14 @@
 int gcr_image_check(int images_fd, const struct gcr_image_owner *owner, struct gcr_error *error);
 
 /*
+ * At a dump: has the memory of no thread for rseq(2) name code. Programs leave it named after they
+ * were there, and the kernel clears it when it sees that. If a thread is there now, CRIU has put it
+ * at the code's own way out, and has the name elsewhere if the thread needs it. Errors, with a
+ * message: -EIO, -ENOMEM.
+ */
+int gcr_image_clear_rseq(int images_fd, struct gcr_error *error);
+
+/*
  * Does a kernel of this release clear what is in a thread's memory for rseq(2) when the thread
  * tells the kernel of it? Linux 6.15 and later do ("rseq: Fix segfault on registration when rseq_cs
  * is non-zero"); an older one that has got the change is taken for one that does not.

@@ -222,6 +222,7 @@ static int parse_area(const uint8_t *at, const uint8_t *end, struct area *area)
 
 static int check_area(int images_fd, pid_t pid, const struct area *area, struct gcr_error *error)
 {
+	_cleanup_(gcr_image_close_memory) struct gcr_image_memory memory = {.pages_fd = -1};
 	_cleanup_free_ uint8_t *contents = NULL;
 	uint64_t bytes = area->end - area->start;
 	size_t found;
@@ -233,7 +234,10 @@ static int check_area(int images_fd, pid_t pid, const struct area *area, struct 
 	contents = malloc(bytes);
 	if (!contents)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	result = gcr_image_read_memory(images_fd, pid, area->start, contents, bytes, &found, error);
+	result = gcr_image_open_memory(images_fd, pid, false, &memory, error);
+	if (!result)
+		result =
+			gcr_image_read_memory(&memory, area->start, contents, bytes, &found, error);
 	if (result < 0 || gcr_vdso_is_sound(contents, bytes))
 		return result;
 	return gcr_error_set(error, EPERM,

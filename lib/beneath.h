@@ -12,7 +12,6 @@
 #include <sys/uio.h>
 
 #include "lib/error.h"
-#include "lib/beneath.h"
 
 /*
  * Opens the file or directory @name in @directory_fd with @flags (which must not create it).

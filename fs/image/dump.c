@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "criu-glue/image_check.h"
 #include "criu-glue/parent_death.h"
 #include "criu-glue/session.h"
 #include "fs/base/log.h"
@@ -283,13 +284,25 @@ static void show_own_log(const struct gcr_dump *dump)
 		gcr_criu_show_log(dump->work_fd);
 }
 
-/* Runs CRIU. If CRIU fails, the owner may read why, unless the tree has other rights than his. */
+/* Is each process of the tree still there? One that has ended does not tell which rights it had. */
+static bool is_whole(const struct gcr_dump *dump)
+{
+	for (size_t i = 0; i < dump->count; i++)
+		if (gcr_dump_is_gone(&dump->members[i]))
+			return false;
+	return true;
+}
+
+/*
+ * Runs CRIU. If CRIU fails, the owner may read why, unless the tree has, or may have had, other
+ * rights than his.
+ */
 static int run_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, struct gcr_error *error)
 {
 	int result = gcr_dump_run_criu(dump, ret_job, error);
 	struct gcr_error unused;
 
-	if (result < 0 && !gcr_dump_find_tree(dump, &unused) &&
+	if (result < 0 && is_whole(dump) && !gcr_dump_find_tree(dump, &unused) &&
 	    !gcr_dump_check_owner(dump, &unused))
 		show_own_log(dump);
 	return result;
@@ -346,6 +359,8 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 		result = gcr_dump_check_images(dump, error);
 	if (!result)
 		result = leave_session(dump, error);
+	if (!result)
+		result = gcr_image_clear_rseq(dump->images_fd, error);
 	/*
 	 * Also before the digests: a process with a parent-death signal whose parent is outside the
 	 * tree would be killed when CRIU ends after the restore.

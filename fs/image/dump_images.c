@@ -58,7 +58,7 @@ static int check_creds(const struct gcr_dump *dump, struct gcr_error *error)
 	for (size_t i = 0; i < dump->count; i++)
 		if (!gcr_dump_is_gone(&dump->members[i]))
 			pids[count++] = dump->members[i].proc.pid;
-	result = gcr_criu_check_creds(dump->images_fd, pids, count, error);
+	result = gcr_criu_check_creds(dump->images_fd, pids, count, false, error);
 	/* A number that was given to another process in between says nothing. */
 	for (size_t i = 0, at = 0; i < dump->count && at < count && !result; i++) {
 		const struct gcr_dump_member *member = &dump->members[i];

@@ -132,7 +132,7 @@ int gcr_restore_check_creds(struct gcr_restore *restore, struct gcr_error *error
 		return result;
 	for (size_t i = 0; i < restore->held_count; i++)
 		pids[i] = restore->held[i].pid;
-	result = gcr_criu_check_creds(fd, pids, restore->held_count, error);
+	result = gcr_criu_check_creds(fd, pids, restore->held_count, true, error);
 	return result == -EBUSY ? gcr_error_set(error, EIO,
 						"a process or thread that CRIU has restored has "
 						"ended")

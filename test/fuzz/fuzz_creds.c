@@ -63,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	snprintf(name, sizeof(name), "core-%d.img", (int)pid);
 	write_image(name, data, size);
-	result = gcr_criu_check_creds(directory_fd, &pid, 1, &error);
+	result = gcr_criu_check_creds(directory_fd, &pid, 1, false, &error);
 	CHECK(!result || result == -EIO || result == -EPERM);
 	CHECK(!result == !error.number);
 	return 0;

@@ -153,7 +153,7 @@ static struct creds creds_of(pid_t pid)
 static int check(pid_t pid, const char *words)
 {
 	struct gcr_error error = {0};
-	int result = gcr_criu_check_creds(images_fd, &pid, 1, &error);
+	int result = gcr_criu_check_creds(images_fd, &pid, 1, false, &error);
 
 	CHECK(error.number == -result);
 	if (words && !strstr(error.words, words))
@@ -205,6 +205,35 @@ static void test_differences(pid_t pid)
 	creds.groups[creds.groups_count++] = 0;
 	write_core(pid, &creds);
 	CHECK(check(pid, "other groups") == -EPERM);
+}
+
+/* A thread that CRIU has restored may have less, but no more. */
+static void test_restored(pid_t pid)
+{
+	const struct creds right = creds_of(pid);
+	struct creds creds = right;
+	struct gcr_error error;
+
+	write_tree(&pid, 1, 0);
+	write_core(pid, &creds);
+	CHECK(!gcr_criu_check_creds(images_fd, &pid, 1, true, &error));
+	creds.sets[3] = right.sets[3] | UINT64_C(1) << 62;
+	write_core(pid, &creds);
+	CHECK(!gcr_criu_check_creds(images_fd, &pid, 1, true, &error));
+	if (right.sets[3]) {
+		creds.sets[3] = right.sets[3] & (right.sets[3] - 1);
+		write_core(pid, &creds);
+		CHECK(gcr_criu_check_creds(images_fd, &pid, 1, true, &error) == -EPERM);
+	}
+	creds = right;
+	creds.no_new_privs = !right.no_new_privs;
+	write_core(pid, &creds);
+	CHECK(gcr_criu_check_creds(images_fd, &pid, 1, true, &error) ==
+	      (right.no_new_privs ? 0 : -EPERM));
+	creds = right;
+	creds.ids[0]++;
+	write_core(pid, &creds);
+	CHECK(gcr_criu_check_creds(images_fd, &pid, 1, true, &error) == -EPERM);
 }
 
 static void test_groups(pid_t pid)
@@ -313,22 +342,22 @@ static void test_ended(struct child child)
 	write_tree(pids, 2, 0);
 	write_core(pids[0], &own);
 	write_core(pids[1], &creds);
-	CHECK(!gcr_criu_check_creds(images_fd, pids, 2, &error));
+	CHECK(!gcr_criu_check_creds(images_fd, pids, 2, false, &error));
 	creds.state = 2;
 	write_core(pids[1], &creds);
-	CHECK(gcr_criu_check_creds(images_fd, pids, 2, &error) == -EPERM);
+	CHECK(gcr_criu_check_creds(images_fd, pids, 2, false, &error) == -EPERM);
 	creds.state = 1;
 	write_core(pids[1], &creds);
 	/* The process has to be one of the tree, not just any. */
-	CHECK(gcr_criu_check_creds(images_fd, pids, 1, &error) == -EBUSY);
+	CHECK(gcr_criu_check_creds(images_fd, pids, 1, false, &error) == -EBUSY);
 	CHECK(!kill(child.pid, SIGKILL));
 	CHECK(!waitid(P_PID, (id_t)child.pid, &info, WEXITED | WNOWAIT));
-	CHECK(gcr_criu_check_creds(images_fd, pids, 2, &error) == -EBUSY);
+	CHECK(gcr_criu_check_creds(images_fd, pids, 2, false, &error) == -EBUSY);
 	CHECK(waitpid(child.pid, NULL, 0) == child.pid);
-	CHECK(gcr_criu_check_creds(images_fd, pids, 2, &error) == -EBUSY);
+	CHECK(gcr_criu_check_creds(images_fd, pids, 2, false, &error) == -EBUSY);
 	creds.state = 2;
 	write_core(pids[1], &creds);
-	CHECK(!gcr_criu_check_creds(images_fd, pids, 2, &error));
+	CHECK(!gcr_criu_check_creds(images_fd, pids, 2, false, &error));
 }
 
 static void test_damaged(void)
@@ -380,6 +409,7 @@ int main(void)
 	test_differences(getpid());
 	test_differences(child.pid);
 	test_groups(child.pid);
+	test_restored(child.pid);
 	test_securebits(getpid());
 	test_securebits(child.pid);
 	test_old(child.pid);

@@ -107,6 +107,42 @@ static void write_ghost(const char *name, uid_t uid)
 	write_image(name, 0x52583605, &ghost);
 }
 
+#define PRESENT 4u
+
+static void put_range(int fd, uint64_t address, uint64_t pages, unsigned int flags)
+{
+	struct message range = {0};
+	uint32_t length;
+
+	put_number(&range, 1, address);
+	put_number(&range, 2, pages);
+	put_number(&range, 4, flags);
+	length = (uint32_t)range.used;
+	CHECK(write(fd, &length, sizeof(length)) == sizeof(length));
+	CHECK(write(fd, range.bytes, length) == (ssize_t)length);
+}
+
+/* The thread's area for rseq(2) names code there, in memory that is in the images or not. */
+static void write_code(uint64_t code, unsigned int flags)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	struct message head = {0};
+	uint8_t *bytes = calloc(1, page);
+	int fd;
+
+	CHECK(bytes);
+	memcpy(bytes + AREA % page + 8, &code, sizeof(code));
+	put_number(&head, 1, 4);
+	write_image("pagemap-10.img", 0x56084025, &head);
+	fd = openat(images_fd, "pagemap-10.img", O_WRONLY | O_APPEND | O_CLOEXEC);
+	put_range(fd, AREA / page * page, 1, flags);
+	close(fd);
+	fd = openat(images_fd, "pages-4.img", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	CHECK(write(fd, bytes, page) == (ssize_t)page);
+	close(fd);
+	free(bytes);
+}
+
 /* A process with two threads, in which all is as it should be. */
 static void write_all(void)
 {
@@ -120,6 +156,7 @@ static void write_all(void)
 	write_core(PID, USER, 0, AREA);
 	write_core(THREAD, USER, 0, 0);
 	write_memory(AREA + BYTES, MAP_PRIVATE | MAP_ANONYMOUS, 1);
+	write_code(0, PRESENT);
 	write_ghost("ghost-file-1.img", USER);
 }
 
@@ -150,7 +187,7 @@ static void test_secure_bits(void)
 
 static void test_area(void)
 {
-	static const unsigned int flags[] = {MAP_SHARED, MAP_SHARED | MAP_ANONYMOUS, MAP_PRIVATE};
+	static const unsigned int flags[] = {MAP_SHARED, MAP_SHARED | MAP_ANONYMOUS};
 
 	write_all();
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(flags); i++) {
@@ -198,55 +235,28 @@ static void test_dumpable(void)
 	}
 }
 
-/* ---- code for rseq(2) ---- */
-
-#define PRESENT 4u
-
-static void put_range(int fd, uint64_t address, uint64_t pages, unsigned int flags)
-{
-	struct message range = {0};
-	uint32_t length;
-
-	put_number(&range, 1, address);
-	put_number(&range, 2, pages);
-	put_number(&range, 4, flags);
-	length = (uint32_t)range.used;
-	CHECK(write(fd, &length, sizeof(length)) == sizeof(length));
-	CHECK(write(fd, range.bytes, length) == (ssize_t)length);
-}
-
-/* The thread's area for rseq(2) names code there, in memory that is in the images or not. */
-static void write_code(uint64_t code, unsigned int flags)
-{
-	size_t page = (size_t)sysconf(_SC_PAGESIZE);
-	struct message head = {0};
-	uint8_t *bytes = calloc(1, page);
-	int fd;
-
-	CHECK(bytes);
-	memcpy(bytes + AREA % page + 8, &code, sizeof(code));
-	put_number(&head, 1, 4);
-	write_image("pagemap-10.img", 0x56084025, &head);
-	fd = openat(images_fd, "pagemap-10.img", O_WRONLY | O_APPEND | O_CLOEXEC);
-	put_range(fd, AREA / page * page, 1, flags);
-	close(fd);
-	fd = openat(images_fd, "pages-4.img", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	CHECK(write(fd, bytes, page) == (ssize_t)page);
-	close(fd);
-	free(bytes);
-}
-
 static void test_code(void)
 {
+	struct gcr_error error;
+
 	write_all();
 	write_code(0x400000, PRESENT);
 	expect(0, NULL);
 	release = "6.8.0-45-generic";
 	expect(-EACCES, "thread 10");
+	/* A dump clears it. */
+	CHECK(!gcr_image_clear_rseq(images_fd, &error));
+	expect(0, NULL);
 	write_code(0x400000, 0);
+	CHECK(!gcr_image_clear_rseq(images_fd, &error));
 	expect(0, NULL);
 	write_code(0, PRESENT);
 	expect(0, NULL);
+	/* A copy of a file is as good, if CRIU has it. */
+	write_memory(AREA + BYTES, MAP_PRIVATE, 1);
+	expect(0, NULL);
+	write_code(0, 0);
+	expect(-EACCES, "shares");
 	CHECK(!unlinkat(images_fd, "pagemap-10.img", 0));
 	expect(-EIO, "pagemap-10.img");
 	release = "6.18.0";
