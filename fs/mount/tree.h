@@ -53,7 +53,7 @@ enum gcr_node_kind {
 
 /*
  * Node ids: bits 0-7 kind; 8-39 serial of the process or place (incoming snapshot), or index of the
- * GPU; 40-63 depend on the kind: for a ctl file see gcr_node_is_ctl(). For nodes below a `snapshot`
+ * GPU; 40-63 depend on the kind and the caller, see gcr_tree_lookup(). For nodes below a `snapshot`
  * (GCR_NODE_ITEM) 8-39 are the item and 40-63 the number of its folder, see fs/store/folder.h; only
  * these nodes count lookups and are forgotten. Their st_ino is a different number: bits 0-7 the
  * kind, 8-63 the inode number in the store.

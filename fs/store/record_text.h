@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The text of a record (see record.h): the line "gpucrfs-record 1", then a line `key value` for
- * each field, and a line of blanks, which gives all versions of one record the same length.
+ * each field. Before the last one, a line of blanks gives all versions of one record the same
+ * length.
  */
 #ifndef GCR_FS_STORE_RECORD_TEXT_H
 #define GCR_FS_STORE_RECORD_TEXT_H

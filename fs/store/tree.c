@@ -69,7 +69,9 @@ static DIR *open_directory(int parent_fd, const char *name, mode_t *ret_mode, in
 	_cleanup_close_ int fd = open_unlocked(parent_fd, name, ret_mode);
 	DIR *dir = NULL;
 
-	*ret_error = fd < 0 ? fd : gcr_beneath_list_fd(TAKE_FD(fd), &dir);
+	*ret_error = fd < 0 ? fd : gcr_beneath_list(fd, ".", &dir);
+	if (fd >= 0 && !dir)
+		lock_again(fd, *ret_mode);
 	return dir;
 }
 
