@@ -56,7 +56,8 @@ int gcr_managed_out(struct gcr_error *error);
  * Prepares for gcr_managed_in(). Blocks while another thread holds a lock of malloc(3), of the
  * dynamic linker, of pthread_create(3) or of the table. From here on, threads get the pages that
  * they touch, so that they can be stopped. The files must not change until gcr_managed_in() or
- * gcr_managed_unprepare(), after which threads sleep again.
+ * gcr_managed_unprepare(), after which threads sleep again. -EIO: a write may be missing in the
+ * files, and the memory stays out for ever; or the program has closed a descriptor of ours.
  */
 int gcr_managed_prepare(struct gcr_error *error);
 void gcr_managed_unprepare(void);

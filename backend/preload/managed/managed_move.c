@@ -583,32 +583,35 @@ static int doubtful(struct gcr_error *error)
 /*
  * Takes the pages away that threads got. They are in the files by now, but a thread that is let go
  * would write to its page all the same, without a page fault, and the file would lack that.
- * -ENOTRECOVERABLE: the threads were let go before all of these pages were away.
+ * -ENOTRECOVERABLE: the threads were let go before all of these pages were away. Other errors:
+ * some of the pages may be away, and no write is lost.
  */
 static int take_pages(const struct gcr_watch *watch, struct gcr_error *error)
 {
-	bool has_taken = false;
+	bool may_have_taken = false;
+	int r = 0;
 
-	for (size_t i = 0; i < move.piece_count; i++) {
+	for (size_t i = 0; i < move.piece_count && r == 0; i++) {
 		const struct gcr_managed_piece *piece = &move.pieces[i];
-		int r;
 
 		if (!gcr_hold_covers(piece->start, piece->bytes) ||
 		    !gcr_touch_is_mapped(piece->start, piece->bytes))
 			continue;
-		has_taken = true;
-		r = gcr_hold(piece->start, piece->bytes);
-		if (r < 0)
-			return gcr_error_set(error, -r,
-					     "addresses of managed memory cannot be held again: %s",
-					     strerror(-r));
+		may_have_taken = true;
+		r = gcr_hold_empty(piece->start, piece->bytes);
 	}
-	if (!has_taken || gcr_watch_stopped(watch))
-		return 0;
-	move.is_doubtful = true;
-	doubtful(error);
-	error->number = ENOTRECOVERABLE;
-	return -ENOTRECOVERABLE;
+	/* Also after a failure: the pages of other pieces are away. */
+	if (may_have_taken && !gcr_watch_stopped(watch)) {
+		move.is_doubtful = true;
+		doubtful(error);
+		error->number = ENOTRECOVERABLE;
+		return -ENOTRECOVERABLE;
+	}
+	if (r < 0)
+		return gcr_error_set(error, -r,
+				     "pages of managed memory cannot be taken away again: %s",
+				     strerror(-r));
+	return 0;
 }
 
 static void finish(void)
