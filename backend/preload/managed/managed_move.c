@@ -551,9 +551,16 @@ static int write_piece(struct gcr_managed_piece *piece, struct gcr_error *error)
 	while (r == 0 && at < end && gcr_touch_next(&at, end, BOUNCE_BYTES, &bytes)) {
 		if (!gcr_descriptor_valid(&piece->file))
 			return closed_file(piece->start, error);
-		piece->is_newer = true;
+		if (!piece->newer)
+			piece->newer = calloc(piece->bytes / GCR_MANAGED_PAGE_BYTES,
+					      sizeof(*piece->newer));
+		if (!piece->newer)
+			return gcr_error_set(error, ENOMEM, "out of memory");
 		r = gcr_managed_file_write(piece->file.fd, (const char *)at, bytes,
 					   (off_t)(at - piece->start), error);
+		for (size_t i = 0; r == 0 && i < bytes; i += GCR_MANAGED_PAGE_BYTES)
+			piece->newer[(at + i - piece->start) / GCR_MANAGED_PAGE_BYTES] =
+				gcr_managed_page_hash((const char *)at + i);
 		at += bytes;
 	}
 	return r;
@@ -616,8 +623,10 @@ static int take_pages(const struct gcr_watch *watch, struct gcr_error *error)
 
 static void finish(void)
 {
-	for (size_t i = 0; i < move.piece_count; i++)
-		move.pieces[i].is_newer = false;
+	for (size_t i = 0; i < move.piece_count; i++) {
+		free(move.pieces[i].newer);
+		move.pieces[i].newer = NULL;
+	}
 	gcr_mmap_hook_release();
 	gcr_hold_end();
 	forget_plan();
