@@ -371,6 +371,17 @@ int gcr_hold(uintptr_t start, size_t bytes)
 	return r;
 }
 
+int gcr_hold_empty(uintptr_t start, size_t bytes)
+{
+	/* Without the descriptor the kernel would give out pages of zeros. */
+	if (!hold.is_read || !gcr_descriptor_valid(&hold.descriptor))
+		return -EBADF;
+	/* The kernel refuses this for pages that the program has locked (mlock(2)). */
+	if (madvise((void *)start, bytes, MADV_DONTNEED) == 0)
+		return 0;
+	return gcr_hold(start, bytes);
+}
+
 void gcr_hold_replaced(uintptr_t start, size_t bytes)
 {
 	gcr_hold_expect(1);

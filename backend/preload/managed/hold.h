@@ -56,6 +56,13 @@ int gcr_hold_expect(size_t count);
 void *gcr_hold_make(size_t bytes);
 int gcr_hold_place(void *memory, uintptr_t start, size_t bytes);
 
+/*
+ * Takes the pages away that threads got in a held range (see gcr_hold_serve()); the range stays
+ * held. Needs no memory, unless the program has locked such a page. -EBADF: the program has closed
+ * a descriptor of ours; -ENOMEM, ...: some of the pages may be away.
+ */
+int gcr_hold_empty(uintptr_t start, size_t bytes);
+
 /* Notes that another mapping has replaced the range: the range is not held any more. */
 void gcr_hold_replaced(uintptr_t start, size_t bytes);
 

@@ -21,7 +21,7 @@
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
-#define PAGE_BYTES 4096ull
+#define PAGE_BYTES GCR_MANAGED_PAGE_BYTES
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -42,8 +42,10 @@ static void changed(void)
 {
 	struct gcr_page *page = gcr_gate_page();
 
-	for (size_t i = 0; i < table.piece_count; i++)
+	for (size_t i = 0; i < table.piece_count; i++) {
 		gcr_descriptor_close(&table.pieces[i].file);
+		free(table.pieces[i].newer);
+	}
 	table.piece_count = 0;
 	table.pieces_stand = false;
 	if (!page)
@@ -214,15 +216,31 @@ int gcr_managed_table(struct gcr_managed *const **ret_allocations, size_t *ret_c
 	return 0;
 }
 
+/*
+ * Puts bytes into @fd that may be in the piece's present file only, as a daemon which has died
+ * since was not able to put them into the store. If the program has closed the present file, @fd
+ * must have the bytes already.
+ */
+static int put_newer(const struct gcr_managed_piece *piece, int fd, struct gcr_error *error)
+{
+	if (!piece->newer)
+		return 0;
+	if (gcr_descriptor_valid(&piece->file))
+		return gcr_managed_file_copy(piece->file.fd, fd, piece->bytes, error);
+	if (gcr_managed_file_check(fd, piece->newer, piece->bytes / PAGE_BYTES) == 0)
+		return 0;
+	return gcr_error_set(error, EIO,
+			     "the program has closed the file of its managed memory at 0x%llx, the "
+			     "only one with what its threads wrote last",
+			     piece->start);
+}
+
 /* Gives the piece its file @fd, which it owns from here on. -errno: @fd is closed. */
 static int take_file(struct gcr_managed_piece *piece, int fd, struct gcr_error *error)
 {
 	struct gcr_descriptor kept = {.fd = -1};
-	int result = 0;
+	int result = put_newer(piece, fd, error);
 
-	/* Bytes that a daemon which has died since was not able to put into the store. */
-	if (piece->is_newer && gcr_descriptor_valid(&piece->file))
-		result = gcr_managed_file_copy(piece->file.fd, fd, piece->bytes, error);
 	if (result < 0) {
 		close(fd);
 		return result;
@@ -236,7 +254,6 @@ static int take_file(struct gcr_managed_piece *piece, int fd, struct gcr_error *
 	if (piece->file.fd != kept.fd)
 		gcr_descriptor_close(&piece->file);
 	piece->file = kept;
-	piece->is_newer = false;
 	return 0;
 }
 

@@ -19,7 +19,8 @@ ssize_t gcr_managed_describe(struct gcr_extent *extents, size_t room);
 /*
  * Receives the files of extents [first, first + count) of the managed part of the table. Takes the
  * descriptors as gcr_memory_receive() does and keeps them, at high numbers, until the gate opens.
- * The daemon may send them again before TAKE_BACK and SETTLE.
+ * The daemon may send them again before TAKE_BACK and SETTLE. -EIO: the program has closed an
+ * earlier file, and the new one lacks what the program's threads wrote into that.
  */
 int gcr_managed_files(size_t first, size_t count, int *fds, struct gcr_error *error);
 
@@ -56,7 +57,8 @@ int gcr_managed_out(struct gcr_error *error);
  * Prepares for gcr_managed_in(). Blocks while another thread holds a lock of malloc(3), of the
  * dynamic linker, of pthread_create(3) or of the table. From here on, threads get the pages that
  * they touch, so that they can be stopped. The files must not change until gcr_managed_in() or
- * gcr_managed_unprepare(), after which threads sleep again.
+ * gcr_managed_unprepare(), after which threads sleep again. -EIO: a write may be missing in the
+ * files, and the memory stays out for ever; or the program has closed a descriptor of ours.
  */
 int gcr_managed_prepare(struct gcr_error *error);
 void gcr_managed_unprepare(void);

@@ -101,6 +101,33 @@ int gcr_managed_read(char *bounce, CUdeviceptr to, size_t bytes, int fd, off_t o
 	return result ? gcr_driver_failed(error, "cuMemcpyHtoD", result) : 0;
 }
 
+uint64_t gcr_managed_page_hash(const char *page)
+{
+	uint64_t hash = 0, word;
+
+	for (size_t at = 0; at < GCR_MANAGED_PAGE_BYTES; at += sizeof(word)) {
+		memcpy(&word, page + at, sizeof(word));
+		hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+		hash ^= hash >> 32;
+	}
+	return hash ? hash : 1;
+}
+
+int gcr_managed_file_check(int fd, const uint64_t *hashes, size_t count)
+{
+	char page[GCR_MANAGED_PAGE_BYTES];
+	int r = 0;
+
+	for (size_t i = 0; i < count && r == 0; i++) {
+		if (!hashes[i])
+			continue;
+		r = gcr_managed_file_read(fd, page, sizeof(page), (off_t)(i * sizeof(page)), NULL);
+		if (r == 0 && gcr_managed_page_hash(page) != hashes[i])
+			r = -EIO;
+	}
+	return r;
+}
+
 int gcr_managed_file_copy(int from, int to, size_t bytes, struct gcr_error *error)
 {
 	_cleanup_free_ char *buffer = malloc(COPY_BYTES);

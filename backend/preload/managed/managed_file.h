@@ -4,6 +4,7 @@
 #define GCR_PRELOAD_MANAGED_FILE_H
 
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "backend/cuda/cuda_api.h"
@@ -15,6 +16,16 @@
  */
 int gcr_managed_write(char *bounce, CUdeviceptr from, size_t bytes, int fd, off_t offset,
 		      struct gcr_error *error);
+
+/* A hash of GCR_MANAGED_PAGE_BYTES bytes, never 0. */
+#define GCR_MANAGED_PAGE_BYTES 4096ull
+uint64_t gcr_managed_page_hash(const char *page);
+
+/*
+ * Does the file have the pages with these hashes, for @count pages from its start? A page whose
+ * hash is 0 may have any bytes. -EIO: it lacks one.
+ */
+int gcr_managed_file_check(int fd, const uint64_t *hashes, size_t count);
 
 /* Reads the file into memory that is zero: holes are skipped. Errors as of gcr_managed_write(). */
 int gcr_managed_read(char *bounce, CUdeviceptr to, size_t bytes, int fd, off_t offset,

@@ -551,9 +551,16 @@ static int write_piece(struct gcr_managed_piece *piece, struct gcr_error *error)
 	while (r == 0 && at < end && gcr_touch_next(&at, end, BOUNCE_BYTES, &bytes)) {
 		if (!gcr_descriptor_valid(&piece->file))
 			return closed_file(piece->start, error);
-		piece->is_newer = true;
+		if (!piece->newer)
+			piece->newer = calloc(piece->bytes / GCR_MANAGED_PAGE_BYTES,
+					      sizeof(*piece->newer));
+		if (!piece->newer)
+			return gcr_error_set(error, ENOMEM, "out of memory");
 		r = gcr_managed_file_write(piece->file.fd, (const char *)at, bytes,
 					   (off_t)(at - piece->start), error);
+		for (size_t i = 0; r == 0 && i < bytes; i += GCR_MANAGED_PAGE_BYTES)
+			piece->newer[(at + i - piece->start) / GCR_MANAGED_PAGE_BYTES] =
+				gcr_managed_page_hash((const char *)at + i);
 		at += bytes;
 	}
 	return r;
@@ -583,38 +590,43 @@ static int doubtful(struct gcr_error *error)
 /*
  * Takes the pages away that threads got. They are in the files by now, but a thread that is let go
  * would write to its page all the same, without a page fault, and the file would lack that.
- * -ENOTRECOVERABLE: the threads were let go before all of these pages were away.
+ * -ENOTRECOVERABLE: the threads were let go before all of these pages were away. Other errors:
+ * some of the pages may be away, and no write is lost.
  */
 static int take_pages(const struct gcr_watch *watch, struct gcr_error *error)
 {
-	bool has_taken = false;
+	bool may_have_taken = false;
+	int r = 0;
 
-	for (size_t i = 0; i < move.piece_count; i++) {
+	for (size_t i = 0; i < move.piece_count && r == 0; i++) {
 		const struct gcr_managed_piece *piece = &move.pieces[i];
-		int r;
 
 		if (!gcr_hold_covers(piece->start, piece->bytes) ||
 		    !gcr_touch_is_mapped(piece->start, piece->bytes))
 			continue;
-		has_taken = true;
-		r = gcr_hold(piece->start, piece->bytes);
-		if (r < 0)
-			return gcr_error_set(error, -r,
-					     "addresses of managed memory cannot be held again: %s",
-					     strerror(-r));
+		may_have_taken = true;
+		r = gcr_hold_empty(piece->start, piece->bytes);
 	}
-	if (!has_taken || gcr_watch_stopped(watch))
-		return 0;
-	move.is_doubtful = true;
-	doubtful(error);
-	error->number = ENOTRECOVERABLE;
-	return -ENOTRECOVERABLE;
+	/* Also after a failure: the pages of other pieces are away. */
+	if (may_have_taken && !gcr_watch_stopped(watch)) {
+		move.is_doubtful = true;
+		doubtful(error);
+		error->number = ENOTRECOVERABLE;
+		return -ENOTRECOVERABLE;
+	}
+	if (r < 0)
+		return gcr_error_set(error, -r,
+				     "pages of managed memory cannot be taken away again: %s",
+				     strerror(-r));
+	return 0;
 }
 
 static void finish(void)
 {
-	for (size_t i = 0; i < move.piece_count; i++)
-		move.pieces[i].is_newer = false;
+	for (size_t i = 0; i < move.piece_count; i++) {
+		free(move.pieces[i].newer);
+		move.pieces[i].newer = NULL;
+	}
 	gcr_mmap_hook_release();
 	gcr_hold_end();
 	forget_plan();

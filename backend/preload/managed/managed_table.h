@@ -36,10 +36,12 @@ struct gcr_managed_piece {
 	size_t first, count; /* its allocations */
 	struct gcr_descriptor file;
 	/*
-	 * `file` holds bytes that the program wrote while the memory was being brought in: they are
-	 * copied into a new file before that one replaces `file`.
+	 * Hashes of the pages that the program's threads got while the memory was being brought in,
+	 * by page; 0: they did not get that page. Once the pages are away, their bytes are in
+	 * `file` only; any file that replaces `file` until the memory is back must have them too.
+	 * NULL: no such pages. Owned by the piece.
 	 */
-	bool is_newer;
+	uint64_t *newer;
 };
 
 /*

@@ -339,6 +339,18 @@ static void run_no_files(void)
 	use_and_free_all();
 }
 
+/* As a program that closes descriptors which it does not know: those of the library's files. */
+static void close_kept_files(void)
+{
+	for (int fd = 1000; fd < 1 << 17; fd++) {
+		char path[64], target[64] = "";
+
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		if (readlink(path, target, sizeof(target) - 1) > 0 && strstr(target, "memfd:test"))
+			close(fd);
+	}
+}
+
 /* The program closes descriptors that it does not know; the daemon sends files again. */
 static void run_closed_files(void)
 {
@@ -356,18 +368,60 @@ static void run_closed_files(void)
 		DONE(managed()->files(i, 1, &fd, &failure));
 	}
 	DONE(go_out());
-	for (int fd = 1000; fd < 1 << 17; fd++) {
-		char path[64], target[64] = "";
-
-		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-		if (readlink(path, target, sizeof(target) - 1) > 0 && strstr(target, "memfd:test"))
-			close(fd);
-	}
+	close_kept_files();
 	CHECK(take_in() == -EIO);
 	CHECK(strstr(failure.words, "closed"));
 	for (size_t i = 0; i < pieces_count; i++)
 		DONE(managed()->files(i, 1, &kept[i], &failure));
 	bring_in();
+	use_and_free_all();
+}
+
+static int send_file(int fd)
+{
+	fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	return managed()->files(0, 1, &fd, &failure);
+}
+
+/*
+ * A thread writes to a page of memory that does not come back then; the program closes the file
+ * with what it wrote. A file without that is not taken, even if other files have had it meanwhile.
+ */
+static void run_closed_newer_file(void)
+{
+	int older, newer;
+	char *copy = malloc(3 * MIB);
+	unsigned *words;
+
+	use_device(0);
+	words = (unsigned *)make(3 * MIB);
+	newer = make_file(3 * MIB);
+	older = make_file(3 * MIB);
+	DONE(send_file(newer));
+	CHECK(managed()->describe(pieces, PIECES_MAX) == 1 && pieces[0].bytes == 3 * MIB);
+	DONE(go_out());
+	CHECK(copy && pread(newer, copy, 3 * MIB, 0) == 3 * MIB);
+	CHECK(pwrite(older, copy, 3 * MIB, 0) == 3 * MIB);
+	free(copy);
+	DONE(managed()->prepare(&failure));
+	words[5000] = 4711;
+	CHECK(tell_stopper('s') == 0);
+	set_faults("cuMemAllocManaged nth=1 error=2\n");
+	CHECK(managed()->in(&failure) < 0);
+	set_faults("");
+	CHECK(tell_stopper('g') == 0);
+	for (int i = 0; i < 2; i++) {
+		close_kept_files();
+		CHECK(send_file(older) == -EIO);
+		CHECK(strstr(failure.words, "closed"));
+		CHECK(take_in() == -EIO);
+		DONE(send_file(newer));
+	}
+	/* From the file that is still open into the older one. */
+	DONE(send_file(older));
+	bring_in();
+	CHECK(words[5000] == 4711);
+	words[5000] = word_at(&allocations[0], 5000);
 	use_and_free_all();
 }
 
@@ -485,6 +539,7 @@ static const struct subject subjects[] = {
 	{"unprivileged", run_unprivileged},
 	{"no-files", run_no_files},
 	{"closed-files", run_closed_files},
+	{"closed-newer-file", run_closed_newer_file},
 	{"full-store", run_full_store},
 	{"faults", run_faults},
 	{"context", run_context},

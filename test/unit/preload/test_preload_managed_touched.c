@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "test/unit/preload/managed_program.h"
 
@@ -269,6 +270,8 @@ static void run_not_stopped(void)
 }
 
 static atomic_bool lets_go_in_hold, lets_go_in_write, is_paused, goes_on;
+/* No hold can be placed at this address, and no pages be taken from it. */
+static _Atomic uintptr_t fails_at;
 
 /* Lets the threads go, and waits until one of them has written more. */
 static void let_write(void)
@@ -291,7 +294,21 @@ void *mremap(void *old, size_t old_bytes, size_t bytes, int flags, ...)
 	va_end(list);
 	if (atomic_exchange(&lets_go_in_hold, false))
 		let_write();
+	if (place && (uintptr_t)place == atomic_load(&fails_at)) {
+		errno = ENOMEM;
+		return MAP_FAILED;
+	}
 	return (void *)syscall(SYS_mremap, old, old_bytes, bytes, flags, place);
+}
+
+/* Stands in for madvise(): as if the program had locked the pages. */
+int madvise(void *memory, size_t bytes, int advice)
+{
+	if (advice == MADV_DONTNEED && (uintptr_t)memory == atomic_load(&fails_at)) {
+		errno = EINVAL;
+		return -1;
+	}
+	return (int)syscall(SYS_madvise, memory, bytes, advice);
 }
 
 /* Stands in for pwrite64(): as if gpucr-halt were killed once a page is in its file. */
@@ -324,12 +341,21 @@ UNSEEN static void *count_on(void *argument)
 	return NULL;
 }
 
-static void start_counter(_Atomic pid_t *tid)
+/* Makes @count allocations; the thread counts in the one with the lowest address. */
+static void start_counter(_Atomic pid_t *tid, size_t count)
 {
 	pthread_t thread;
 
 	use_device(0);
-	make(3 * MIB);
+	for (size_t i = 0; i < count; i++) {
+		struct allocation first = allocations[0];
+
+		make(3 * MIB);
+		if (i == 0 || allocations[i].start > first.start)
+			continue;
+		allocations[0] = allocations[i];
+		allocations[i] = first;
+	}
 	memset((void *)allocations[0].start, 0, allocations[0].bytes);
 	CHECK(pthread_create(&thread, NULL, count_on, tid) == 0);
 	while (!atomic_load(&rounds))
@@ -352,7 +378,7 @@ static void run_let_go_in_hold(void)
 {
 	static _Atomic pid_t tid;
 
-	start_counter(&tid);
+	start_counter(&tid, 1);
 	give_files();
 	DONE(managed()->save(&failure));
 	CHECK(tell_stopper('s') == 0);
@@ -363,24 +389,82 @@ static void run_let_go_in_hold(void)
 	wait_until_asleep(atomic_load(&tid));
 }
 
-/* The thread has got a page, and is let go when that is in the file but not yet away. */
-static void run_let_go_with_page(void)
+/* The memory is out, and the thread has got a page of it and writes to that. */
+static void take_out_with_page(_Atomic pid_t *tid, size_t count)
 {
-	static _Atomic pid_t tid;
 	unsigned before;
 
-	start_counter(&tid);
+	start_counter(tid, count);
 	take_out();
-	wait_until_asleep(atomic_load(&tid));
+	wait_until_asleep(atomic_load(tid));
 	before = atomic_load(&rounds);
 	DONE(managed()->prepare(&failure));
 	while (atomic_load(&rounds) < before + 2)
 		sched_yield();
+}
+
+/* The thread has got a page, and is let go when that is in the file but not yet away. */
+static void run_let_go_with_page(void)
+{
+	static _Atomic pid_t tid;
+
+	take_out_with_page(&tid, 1);
 	CHECK(tell_stopper('s') == 0);
 	atomic_store(&lets_go_in_write, true);
 	CHECK(managed()->in(&failure) == -ENOTRECOVERABLE);
 	check_stays_away();
 	wait_until_asleep(atomic_load(&tid));
+}
+
+/* The same, and a page of other memory, which is taken after the thread's, cannot be taken. */
+static void run_let_go_with_pages(void)
+{
+	static _Atomic pid_t tid;
+
+	take_out_with_page(&tid, 2);
+	CHECK(*(volatile unsigned *)allocations[1].start == word_at(&allocations[1], 0));
+	CHECK(tell_stopper('s') == 0);
+	atomic_store(&fails_at, (uintptr_t)allocations[1].start);
+	atomic_store(&lets_go_in_write, true);
+	CHECK(managed()->in(&failure) == -ENOTRECOVERABLE);
+	check_stays_away();
+	wait_until_asleep(atomic_load(&tid));
+}
+
+static rlim_t data_bytes(void)
+{
+	_cleanup_fclose_ FILE *status = fopen("/proc/self/status", "re");
+	unsigned long kib = 0;
+	char line[128];
+
+	CHECK(status);
+	while (!kib && fgets(line, sizeof(line), status))
+		sscanf(line, "VmData: %lu kB", &kib);
+	CHECK(kib);
+	return (rlim_t)kib << 10;
+}
+
+/* Memory comes back beside a limit that has no room for it twice, also if a page was touched. */
+static void run_no_room(void)
+{
+	struct rlimit limit, before;
+	unsigned *words;
+
+	use_device(0);
+	make(64 * MIB);
+	words = (unsigned *)allocations[0].start;
+	take_out();
+	DONE(managed()->prepare(&failure));
+	words[5000] = 4711;
+	CHECK(getrlimit(RLIMIT_DATA, &before) == 0);
+	limit = before;
+	limit.rlim_cur = data_bytes() + 32 * MIB;
+	CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
+	bring_in();
+	CHECK(setrlimit(RLIMIT_DATA, &before) == 0);
+	CHECK(words[5000] == 4711);
+	words[5000] = word_at(&allocations[0], 5000);
+	use_and_free_all();
 }
 
 static atomic_bool hides_pages;
@@ -439,6 +523,8 @@ static const struct subject subjects[] = {
 	{"rest", run_rest},
 	{"let-go-in-hold", run_let_go_in_hold},
 	{"let-go-with-page", run_let_go_with_page},
+	{"let-go-with-pages", run_let_go_with_pages},
+	{"no-room", run_no_room},
 };
 
 int main(int argc, char **argv)
