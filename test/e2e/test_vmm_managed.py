@@ -536,7 +536,9 @@ def test_daemon_dies_while_memory_is_taken():
     same_for_both('how threads are stopped')
     with vmm.machine() as machine, Writers(machine) as writers:
         page = page_of(writers.pid)
-        (tid,) = [tid for tid in writers.threads() if writers.name(tid) == 'gpucr-agent']
+        # It connects before its thread has its name.
+        tid = wait_for(lambda: next((tid for tid in writers.threads()
+                                     if writers.name(tid) == 'gpucr-agent'), None), 'its agent')
         for calls in harness.few((10, 60), (1, 10, 40, 80)):
             catch_agent(machine, writers, page, tid, calls)
             helper = catch_helper(writers)
