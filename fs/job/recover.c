@@ -21,6 +21,7 @@
 #include "fs/store/record.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 
 /* A recovery that cannot be made now is tried again after this time. */
 #define RETRY_USEC  (10 * GCR_USEC_PER_SEC)
@@ -42,7 +43,10 @@ static struct {
 	} * list;
 } interrupted = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Has some process with a record not been recovered yet? See gcr_recover_missed(). */
+/*
+ * Has some process with a record not been recovered yet? Until then no interrupted exchange is
+ * settled. See gcr_recover_missed().
+ */
 static atomic_bool has_missed;
 
 static bool is_same(const struct process_id *left, const struct process_id *right)
@@ -182,7 +186,7 @@ static int recover_one(const struct gcr_record *record, void *data)
 			      strerror(-result));
 		gcr_process_report(process, "recover", &error);
 	}
-	gcr_process_unclaim(process, GCR_CLAIM_VERB);
+	gcr_process_unclaim(process, GCR_CLAIM_RECORD);
 	gcr_process_unref(process);
 	return 0;
 }
@@ -200,7 +204,10 @@ static struct gcr_process *find(struct gcr_daemon *daemon, const struct process_
 	return NULL;
 }
 
-/* Does the process run? A process that is not in the table has no record; if it exists, it runs. */
+/*
+ * Does the process run? Once no process is missed, one that is not in the table has no record: if
+ * it exists, it runs.
+ */
 static bool runs(struct gcr_process *process, const struct process_id *id)
 {
 	_cleanup_close_ int pidfd = -1;
@@ -261,14 +268,14 @@ static void tell(struct gcr_process *process, const char *verb, pid_t other, con
 /*
  * Settles an interrupted exchange. The exchange is complete if the process to be thawed runs. If
  * that process is frozen or has ended, the process that was frozen for it is thawed again. Returns
- * false if one of the two is still being recovered.
+ * false if one of the two is still being recovered, or may be one of the missed processes.
  */
 static bool settle_exchange(struct gcr_daemon *daemon, const struct interrupted *one)
 {
 	const struct gcr_command command = {.verb = GCR_VERB_THAW};
 	struct gcr_process *thawed = find(daemon, &one->thawed);
 	struct gcr_process *frozen = find(daemon, &one->frozen);
-	bool is_early = is_recovering(thawed) || is_recovering(frozen);
+	bool is_early = atomic_load(&has_missed) || is_recovering(thawed) || is_recovering(frozen);
 	struct gcr_error error = {0};
 	bool unused;
 
@@ -333,7 +340,7 @@ static int list_one(const struct gcr_record *record, void *data)
 	struct gcr_process *process;
 
 	if (!gcr_processes_claim(daemon->processes, record->pid, record->start_ticks,
-				 gcr_vendor_of_engine(daemon, record->engine), GCR_CLAIM_VERB,
+				 gcr_vendor_of_engine(daemon, record->engine), GCR_CLAIM_RECORD,
 				 &process))
 		gcr_process_unref(process);
 	return 0;
@@ -344,16 +351,6 @@ int gcr_recover_list(struct gcr_daemon *daemon)
 	int result = gcr_record_prepare(daemon->runtime_fd);
 
 	return result < 0 ? result : gcr_record_each(daemon->runtime_fd, list_one, NULL, daemon);
-}
-
-/*
- * Reads the record of the process. An unreadable record counts as none: gcr_recover() has reported
- * it.
- */
-static bool has_record(const struct gcr_process *process, struct gcr_record *ret_record)
-{
-	return !gcr_record_read(process->daemon->runtime_fd, process->pid, process->start_ticks,
-				ret_record);
 }
 
 /* Does the error not depend on what is in the record? */
@@ -381,70 +378,158 @@ int gcr_recover(struct gcr_daemon *daemon)
 	return result;
 }
 
-void gcr_recover_late(struct gcr_process *process)
+/*
+ * Can a recovery of the process begin? 0; -EALREADY: the daemon knows that the process does not
+ * run, or recovers it; -EBUSY: a verb or a restore of the process is under way.
+ */
+static int check_idle(struct gcr_process *process)
+{
+	GCR_LOCK_SCOPE(&process->lock);
+	/* A restore writes the record before it says that the process is frozen. */
+	if (process->claims[GCR_CLAIM_VERB] || (process->task && !process->task->recovery))
+		return -EBUSY;
+	return process->state != GCR_STATE_RUNNING || process->task ? -EALREADY : 0;
+}
+
+/*
+ * Reads the record of a process whose recovery has been claimed again, and compares it with
+ * @before, which was read before that. -EBUSY: a verb or a restore has run since: then the record
+ * is not due to an earlier daemon.
+ */
+static int read_again(struct gcr_process *process, const struct gcr_record *before,
+		      struct gcr_record *ret_record)
+{
+	bool is_restored;
+	int result;
+
+	pthread_mutex_lock(&process->lock);
+	is_restored = process->state != GCR_STATE_RUNNING || process->claims[GCR_CLAIM_VERB];
+	pthread_mutex_unlock(&process->lock);
+	if (is_restored)
+		return -EBUSY;
+	result = gcr_record_read(process->daemon->runtime_fd, process->pid, process->start_ticks,
+				 ret_record);
+	if (result < 0)
+		return result;
+	return ret_record->state != before->state || ret_record->since_usec != before->since_usec ||
+			       strcmp(ret_record->generation, before->generation) != 0
+		       ? -EBUSY
+		       : 0;
+}
+
+/*
+ * Starts the recovery of a process that the daemon takes for running and that has a record. 0, or
+ * an error: of check_idle(), gcr_record_read() or gcr_operation_claim_recovery().
+ */
+static int recover_late(struct gcr_process *process)
 {
 	struct gcr_daemon *daemon = process->daemon;
 	struct gcr_operation *operation;
 	struct gcr_record before, record;
-	bool is_idle;
+	int result = check_idle(process);
 
-	pthread_mutex_lock(&process->lock);
-	is_idle = process->state == GCR_STATE_RUNNING && !process->task;
-	pthread_mutex_unlock(&process->lock);
-	if (!is_idle || !atomic_load(&daemon->recovered) || !has_record(process, &before))
-		return;
-	if (gcr_operation_claim_recovery(process, interrupted_verb(&before), &operation) < 0)
-		return;
-	/*
-	 * A verb may have run since: then the record, or its absence, is not due to an earlier
-	 * daemon.
-	 */
-	if (gcr_process_state(process) != GCR_STATE_RUNNING || !has_record(process, &record) ||
-	    record.state != before.state || record.since_usec != before.since_usec ||
-	    strcmp(record.generation, before.generation) != 0) {
+	if (!result)
+		result = gcr_record_read(daemon->runtime_fd, process->pid, process->start_ticks,
+					 &before);
+	if (!result)
+		result = gcr_operation_claim_recovery(process, interrupted_verb(&before),
+						      &operation);
+	if (result < 0)
+		return result;
+	result = read_again(process, &before, &record);
+	if (result < 0) {
 		gcr_operation_drop_recovery(operation);
-		return;
+		return result;
 	}
+	note_exchanges(&record);
 	settle(process, &record, operation);
 	gcr_vendor_keep_spares(daemon);
+	return 0;
+}
+
+void gcr_recover_late(struct gcr_process *process)
+{
+	if (atomic_load(&process->daemon->recovered))
+		recover_late(process);
+}
+
+/* A pass over all records, to recover the missed processes. */
+struct pass {
+	struct gcr_daemon *daemon;
+	bool has_missed; /* again */
+};
+
+/*
+ * Is the record of an earlier daemon? Otherwise this daemon has written it or has recovered the
+ * process.
+ */
+static bool is_from_before(struct gcr_process *process, const struct gcr_record *record)
+{
+	GCR_LOCK_SCOPE(&process->lock);
+	return strcmp(process->generation, record->generation) != 0;
 }
 
 static int recover_missed(const struct gcr_record *record, void *data)
 {
-	struct gcr_daemon *daemon = data;
+	struct pass *pass = data;
+	struct gcr_daemon *daemon = pass->daemon;
 	struct gcr_process *process;
 	int result = gcr_processes_claim(daemon->processes, record->pid, record->start_ticks,
 					 gcr_vendor_of_engine(daemon, record->engine),
-					 GCR_CLAIM_VERB, &process);
+					 GCR_CLAIM_RECORD, &process);
 
 	if (result == -ESRCH)
 		gcr_record_remove(daemon->runtime_fd, record->pid, record->start_ticks);
 	else if (result < 0 && result != -ENOENT)
-		atomic_store(&has_missed, true);
+		pass->has_missed = true;
 	if (result < 0)
 		return 0;
-	gcr_recover_late(process);
-	gcr_process_unclaim(process, GCR_CLAIM_VERB);
+	result = recover_late(process);
+	if (may_pass(-result) || (result == -EBUSY && is_from_before(process, record)))
+		pass->has_missed = true;
+	gcr_process_unclaim(process, GCR_CLAIM_RECORD);
 	gcr_process_unref(process);
 	return 0;
 }
 
 static void still_unreadable(const char *name, int error, void *data)
 {
-	if (may_pass(error))
-		atomic_store(&has_missed, true);
+	struct pass *pass = data;
+
+	pass->has_missed |= may_pass(error);
+}
+
+/* Releases the claims of list_one() that recover_one() has not: it could not read the record. */
+static int unclaim_listed(struct gcr_daemon *daemon)
+{
+	struct gcr_process **list = NULL;
+	size_t count = 0;
+	int result = gcr_processes_list(daemon->processes, &list, &count);
+
+	if (result < 0)
+		return result;
+	for (size_t i = 0; i < count; i++)
+		gcr_process_unclaim(list[i], GCR_CLAIM_RECORD);
+	gcr_processes_list_free(list, count);
+	return 0;
 }
 
 bool gcr_recover_missed(struct gcr_daemon *daemon, int64_t *again_usec)
 {
-	if (!atomic_load(&daemon->recovered) || gcr_clock_usec() < *again_usec)
-		return atomic_load(&has_missed);
-	if (!atomic_exchange(&has_missed, false))
+	struct pass pass = {.daemon = daemon};
+
+	if (!atomic_load(&has_missed))
 		return false;
-	if (gcr_record_each(daemon->runtime_fd, recover_missed, still_unreadable, daemon) < 0)
-		atomic_store(&has_missed, true);
+	if (!atomic_load(&daemon->recovered) || gcr_clock_usec() < *again_usec)
+		return true;
 	*again_usec = gcr_clock_usec() + MISSED_USEC;
-	return atomic_load(&has_missed);
+	if (gcr_record_each(daemon->runtime_fd, recover_missed, still_unreadable, &pass) < 0 ||
+	    pass.has_missed || unclaim_listed(daemon) < 0)
+		return true;
+	/* Not before: a recovery that ends meanwhile would settle exchanges too early. */
+	atomic_store(&has_missed, false);
+	gcr_recover_ended(daemon);
+	return false;
 }
 
 void gcr_recover_returned(struct gcr_process *process)

@@ -51,8 +51,8 @@ struct gcr_verb_timing {
 /* Reasons to keep a process in the table, whatever a pass of the scan finds. */
 enum gcr_claim {
 	GCR_CLAIM_LIBRARY, /* a preload library's connection */
-	/* A recovery or restore that brings the process back to its former state. */
-	GCR_CLAIM_VERB,
+	GCR_CLAIM_VERB,	   /* a restore that adopts the process */
+	GCR_CLAIM_RECORD,  /* a record of an earlier daemon, until the recovery begins */
 	GCR_CLAIMS,
 };
 

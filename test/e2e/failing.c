@@ -3,6 +3,11 @@
  * failing: preloaded into the daemon, makes calls of the C library fail. The file named by
  * GPUCR_TEST_FAILING contains the words for the calls that fail; without the file none fails:
  *   watch  no process can be watched
+ *   watch=PID
+ *          this process cannot be watched
+ *   record=N
+ *          no descriptor is left for every Nth reading of a record; after that a file with the
+ *          same name and ".refused" appended exists
  *   uuid   no descriptor is left for the kernel's random UUIDs
  *   cgroup no cgroup can be made
  *   hold   a restore stops after it has verified its first process, until the word is removed;
@@ -17,6 +22,7 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,18 +36,36 @@
 
 #include "lib/protocol.h"
 
-static bool is_to_fail(const char *word)
+/* What follows the word in the file; NULL: the word is not there. Valid until the next call. */
+static const char *find_word(const char *word)
 {
+	static _Thread_local char words[256];
 	const char *path = getenv("GPUCR_TEST_FAILING");
-	char words[256] = "";
 	int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	const char *found;
 
 	if (fd < 0)
-		return false;
+		return NULL;
+	memset(words, 0, sizeof(words));
 	if (read(fd, words, sizeof(words) - 1) < 0)
 		words[0] = '\0';
 	close(fd);
-	return strstr(words, word);
+	found = strstr(words, word);
+	return found ? found + strlen(word) : NULL;
+}
+
+static bool is_to_fail(const char *word)
+{
+	return find_word(word);
+}
+
+/* Makes a file with the name of our file and this end. */
+static void mark(const char *end)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s%s", getenv("GPUCR_TEST_FAILING"), end);
+	close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
 }
 
 static bool is_pidfd(int fd)
@@ -50,6 +74,41 @@ static bool is_pidfd(int fd)
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	return readlink(path, target, sizeof(target) - 1) > 0 && strstr(target, "pidfd");
+}
+
+/* Is the process of this pidfd not to be watched? */
+static bool is_unwatched(int fd)
+{
+	const char *rest = find_word("watch");
+	char path[48], text[512] = "";
+	const char *pid;
+	int info_fd;
+
+	if (!rest || *rest != '=')
+		return rest;
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	info_fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (info_fd < 0 || read(info_fd, text, sizeof(text) - 1) < 0)
+		text[0] = '\0';
+	close(info_fd);
+	pid = strstr(text, "\nPid:");
+	return pid && atoi(pid + strlen("\nPid:")) == atoi(rest + 1);
+}
+
+/* Is it an Nth reading of a record, PID-TICKS? */
+static bool is_refused(const char *path, int flags)
+{
+	static atomic_uint count;
+	const char *nth;
+
+	if (flags & (O_WRONLY | O_RDWR | O_DIRECTORY | O_PATH) || !strchr(path, '-') ||
+	    path[strspn(path, "0123456789-")])
+		return false;
+	nth = find_word("record=");
+	if (!nth || (atomic_fetch_add(&count, 1) + 1) % (unsigned int)atoi(nth))
+		return false;
+	mark(".refused");
+	return true;
 }
 
 static bool is_restore(void)
@@ -61,10 +120,7 @@ static bool is_restore(void)
 
 static void hold(void)
 {
-	char path[PATH_MAX];
-
-	snprintf(path, sizeof(path), "%s.held", getenv("GPUCR_TEST_FAILING"));
-	close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+	mark(".held");
 	while (is_to_fail("hold"))
 		usleep(10000);
 }
@@ -114,7 +170,7 @@ int epoll_ctl(int epoll_fd, int operation, int fd, struct epoll_event *event)
 {
 	static int (*next)(int, int, int, struct epoll_event *);
 
-	if (operation == EPOLL_CTL_ADD && is_to_fail("watch") && is_pidfd(fd)) {
+	if (operation == EPOLL_CTL_ADD && is_pidfd(fd) && is_unwatched(fd)) {
 		errno = ENOSPC;
 		return -1;
 	}
@@ -136,6 +192,24 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 	if (!next)
 		next = (__typeof__(next))dlsym(RTLD_NEXT, "sendmsg");
 	return next(fd, message, flags);
+}
+
+int openat(int directory_fd, const char *path, int flags, ...)
+{
+	static int (*next)(int, const char *, int, ...);
+	mode_t mode;
+	va_list list;
+
+	if (is_refused(path, flags)) {
+		errno = EMFILE;
+		return -1;
+	}
+	va_start(list, flags);
+	mode = flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(list, mode_t) : 0;
+	va_end(list);
+	if (!next)
+		next = (__typeof__(next))dlsym(RTLD_NEXT, "openat");
+	return next(directory_fd, path, flags | O_LARGEFILE, mode);
 }
 
 FILE *fopen(const char *path, const char *mode)

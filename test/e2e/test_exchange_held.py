@@ -353,6 +353,27 @@ def test_daemon_dies_and_one_is_late():
             check_states(machine, *both)
 
 
+def test_daemon_dies_and_one_cannot_be_watched():
+    """The next one can list it only after the mount is there; or neither of the two."""
+    for late in (0, 1, None):
+        with vmm.machine(**NO_FIT) as machine:
+            both = die_in_thaw(machine)
+            failing = f'{machine.directory}/failing'
+            with open(failing, 'w', encoding='utf-8') as file:
+                file.write('watch' if late is None else f'watch={both[late].pid}')
+            machine.start(env={'LD_PRELOAD': f'{harness.BUILD}/test/e2e/libfailing.so',
+                               'GPUCR_TEST_FAILING': failing})
+            for number, demo in enumerate(both):
+                equal(demo.pid in machine.pids(), late not in (None, number))
+            os.unlink(failing)
+            # Before it is recovered it is taken for one that runs.
+            wait_for(lambda: len(machine.pids()) == 2 and
+                     'thawed again' in machine.read(both[0].pid, 'events'), 'both to be settled')
+            check_comes_back(machine, *both)
+            check_states(machine, *both)
+            exchange(machine, *both)
+
+
 def test_daemon_dies_before_anything():
     """The one to be frozen still runs: it goes on, and the other one is told."""
     with vmm.machine(**NO_FIT) as machine:

@@ -17,6 +17,7 @@ import vendor
 import vmm
 from harness import check, equal, needs_cuda, same_for_both, wait_for
 from library import Library
+from test_not_lost import REPLACED
 
 SMALL = ('--bytes', '4M', '--buffers', 2, '--tick', 5)
 ENOMEM, EIO = 12, 5
@@ -329,6 +330,57 @@ def test_the_driver_has_those_whom_the_start_could_not_watch():
             check_found_later(machine, demo.pid, 'frozen')
             machine.must(demo.pid, 'thaw')
             demo.wait_ticks()
+
+
+def wait_refused(machine):
+    """Until a record could not be read, see failing.c."""
+    path = f'{machine.directory}/failing.refused'
+    wait_for(lambda: os.path.exists(path), 'a record to be refused')
+    os.unlink(path)
+
+
+def test_no_descriptor_for_those_whom_the_start_could_not_watch():
+    """The process can be listed, and then its record cannot be read."""
+    needs_cuda('the engine `driver`')
+    with vmm.machine() as machine:
+        demo = machine.demo('--bytes', '4M', env={'GPUCR_PRELOAD_VMM': '0'}).wait_ready()
+        machine.must(demo.pid, 'freeze')
+        machine.daemon.kill()
+        machine.daemon.wait()
+        start_failing(machine, 'watch')
+        # The pass reads it, and the recovery reads it again.
+        fail(machine, 'record=2')
+        wait_refused(machine)
+        fail(machine, '')
+        # Until then the scan may take it out of the list again.
+        wait_for(lambda: ' was left frozen ' in machine.log(), 'it to be found')
+        machine.wait_status(demo.pid, 'state', 'frozen')
+        machine.wait_status(demo.pid, 'verb', '-')
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
+def test_no_descriptor_for_the_record_of_one_that_is_listed():
+    """Once it has been recovered, it leaves the list with its GPU, as others do."""
+    needs_cuda('a Python program on the GPU')
+    if harness.SANITIZER == 'thread':
+        return  # its runtime cannot be loaded into a Python that runs
+    with vmm.machine() as machine:
+        demo = machine.demo(command=[*vendor.RUN, sys.executable, '-c', REPLACED])
+        demo.output.wait(lambda lines: lines == ['[0, 0, 0, 0]'], 'its memory')
+        machine.wait_status(demo.pid, 'engine', vendor.ENGINE)
+        machine.must(demo.pid, 'freeze')
+        machine.daemon.kill()
+        machine.daemon.wait()
+        # It is read for its GPUs, to have a spare, to be listed, and at last to be recovered.
+        start_failing(machine, 'record=4')
+        check('cannot be read (Too many open files)' in machine.log(), machine.log())
+        fail(machine, '')
+        machine.wait_status(demo.pid, 'state', 'frozen')
+        machine.wait_status(demo.pid, 'verb', '-')
+        machine.must(demo.pid, 'thaw')
+        os.kill(demo.pid, signal.SIGUSR1)
+        wait_for(lambda: machine.pids() == [], 'its end in the list')
 
 
 def test_managed_memory_of_those_whom_the_start_could_not_watch():
