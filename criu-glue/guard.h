@@ -15,8 +15,8 @@ int gcr_guard_listen(int fd, int backlog);
 
 /*
  * To be called before CRIU's call of ptrace(2) of this kind. When all threads of a restored
- * tree have their own rights, makes the processes dumpable that are to be. -1 and errno: it cannot be done, and
- * CRIU has to give up.
+ * tree have their own rights, makes the processes dumpable that are to be. -1 and errno: it cannot
+ * be done, and CRIU has to give up.
  */
 int gcr_guard_trace(enum __ptrace_request request, pid_t pid);
 
