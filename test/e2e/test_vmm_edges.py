@@ -352,11 +352,8 @@ def test_no_descriptor_for_those_whom_the_start_could_not_watch():
         fail(machine, 'record=2')
         wait_refused(machine)
         fail(machine, '')
-<<<<<<< HEAD
-=======
         # Until then the scan may take it out of the list again.
         wait_for(lambda: ' was left frozen ' in machine.log(), 'it to be found')
->>>>>>> f97d0357f4598d2594c26e9591bacee39b2e48a9
         machine.wait_status(demo.pid, 'state', 'frozen')
         machine.wait_status(demo.pid, 'verb', '-')
         machine.must(demo.pid, 'thaw')
