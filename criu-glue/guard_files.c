@@ -211,13 +211,29 @@ static int open_refused(const struct path *path, const struct open_options *opti
 	return result;
 }
 
+/*
+ * CRIU opens a file that root has named for the program's output once more, with the flags of the
+ * pipe in whose place it is. What was opened for appending stays so (see also guard_sockets.c).
+ */
+static int keep_appending(const char *name, int flags)
+{
+	int fd, length = 0;
+	long before;
+
+	if (sscanf(name, "/proc/self/fd/%d%n", &fd, &length) != 1 || name[length] || flags & O_PATH)
+		return flags;
+	before = syscall(SYS_fcntl, fd, F_GETFL);
+	return before >= 0 && before & O_APPEND ? flags | O_APPEND : flags;
+}
+
 /* As openat(2), with the rights of the owner if the path comes from the images. */
 static int open_guarded(int fd, const char *name, int flags, mode_t mode)
 {
-	struct open_options options = {.flags = flags, .mode = mode};
+	struct open_options options = {.flags = keep_appending(name, flags), .mode = mode};
 	struct path path = {fd, name};
 	int number, result;
 
+	flags = options.flags;
 	if (fd >= 0 && !(flags & O_CREAT) && gcr_guard_is_dump())
 		return gcr_guard_dump_open(fd, name, flags);
 	/* At the current directory CRIU opens its own files too, but makes none of them there. */

@@ -8,6 +8,7 @@
  * use sockets with the rights of the tree's owner. CRIU itself is unaffected.
  */
 #include "criu-glue/guard.h"
+#include "criu-glue/guard_dump.h"
 #include "criu-glue/guard_rights.h"
 
 #include <dlfcn.h>
@@ -16,6 +17,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -149,10 +151,27 @@ static int call_with_ids(int (*real)(int fd, int command, ...), int fd, int comm
 	return result;
 }
 
+/*
+ * The descriptor that has kept O_APPEND, against the flags that CRIU has set. CRIU reads the flags
+ * once, and gives up if they are not these. -1: none.
+ */
+static int appending_fd = -1;
+
+/* Is it a file that is open for appending? CRIU would take the flag from what root has named. */
+static bool appends(int fd)
+{
+	long flags = syscall(SYS_fcntl, fd, F_GETFL);
+	struct stat stat;
+
+	return flags >= 0 && flags & O_APPEND && !gcr_guard_is_dump() && fstat(fd, &stat) == 0 &&
+	       S_ISREG(stat.st_mode);
+}
+
 static int fcntl_guarded(int fd, int command, va_list *arguments)
 {
 	static int (*real)(int fd, int command, ...);
 	long argument = va_arg(*arguments, long);
+	int result;
 
 	if (!real)
 		*(void **)&real = dlsym(RTLD_NEXT, "fcntl64");
@@ -164,9 +183,18 @@ static int fcntl_guarded(int fd, int command, va_list *arguments)
 		errno = EPERM;
 		return -1;
 	}
-	if (takes_ids(command, argument))
-		return call_with_ids(real, fd, command, argument);
-	return real(fd, command, argument);
+	if (command == F_SETFL) {
+		bool keeps = !(argument & O_APPEND) && appends(fd);
+
+		appending_fd = keeps ? fd : -1;
+		argument |= keeps ? O_APPEND : 0;
+	}
+	result = takes_ids(command, argument) ? call_with_ids(real, fd, command, argument)
+					      : real(fd, command, argument);
+	if (command != F_GETFL || fd != appending_fd || result < 0)
+		return result;
+	appending_fd = -1;
+	return result & ~O_APPEND;
 }
 
 #define DEFINE_FCNTL(function, name)                                           \
