@@ -134,6 +134,8 @@ int gcr_criu_start_program(const struct gcr_criu_program *criu, const char *path
 		.cgroup_procs_fd = options ? options->cgroup_procs_fd : 0,
 		/* Not for a dump: when its CRIU is killed, programs of the tree can die. */
 		.ends_with_starter = options && options->action == GCR_CRIU_RESTORE,
+		/* The restored programs keep it. */
+		.has_own_keyring = options && options->action == GCR_CRIU_RESTORE,
 	};
 	size_t variables;
 	int r;

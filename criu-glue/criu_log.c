@@ -80,6 +80,13 @@ static const struct known {
 	{"Can't bind", "Permission denied", EACCES,
 	 "the program's user may not make the name of its socket again (thaw trusted makes it as "
 	 "root)"},
+	{"Can't change root", "Operation not permitted", EACCES,
+	 "the program has a root directory of its own, in whose place its user could have put "
+	 "another (thaw trusted restores it)"},
+	{"Adding fanotify", "failed", EACCES,
+	 "the program's user may not watch one of its files (thaw trusted watches them as root)"},
+	{"Can't set lease", "Permission denied", EACCES,
+	 "the program has a lease on a file that is not its user's (thaw trusted gives it back)"},
 	{"Found slave peer", "master", EBUSY,
 	 "the program's terminal belongs to a program outside: make it external"},
 	{"Found dangling tty", NULL, EBUSY,

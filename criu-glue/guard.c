@@ -14,8 +14,8 @@
  *
  * All other sockets are unaffected by these. What CRIU does with the files of a restored program:
  * guard_files.c; with its sockets: guard_sockets.c; who may look into its memory: guard_dumpable.c.
- * What CRIU does with the files, the memory and the namespaces of a dumped one: guard_dump.c,
- * guard_memory.c, guard_namespaces.c.
+ * What CRIU does with the files, the memory, the namespaces and the connections of a dumped one:
+ * guard_dump.c, guard_memory.c, guard_namespaces.c, guard_tcp.c.
  *
  * CRIU gets the root of a dumped tree by its pid. The guard knows the root by its pidfd, and lets
  * CRIU trace no other process that was given the pid: from PTRACE_SEIZE on, the pid cannot change
@@ -226,13 +226,12 @@ EXPORT ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 	struct msghdr longer = *message;
 	ssize_t sent;
 
-	REAL(sendmsg)
 	if (!message->msg_name ||
 	    !begins_with(message->msg_name, message->msg_namelen, RESTORE_PREFIX))
-		return real(fd, message, flags);
+		return gcr_guard_sendmsg(fd, message, flags);
 	if (append(&longer, parts, secret) < 0)
 		return -1;
-	sent = real(fd, &longer, flags);
+	sent = syscall(SYS_sendmsg, fd, &longer, flags);
 	return sent < (ssize_t)SECRET_BYTES ? sent : sent - (ssize_t)SECRET_BYTES;
 }
 

@@ -12,6 +12,8 @@
 /* As bind(2) and listen(2); in a process of the tree, a unix socket with the owner's rights. */
 int gcr_guard_bind(int fd, const struct sockaddr *address, socklen_t bytes);
 int gcr_guard_listen(int fd, int backlog);
+/* As sendmsg(2); in a process of the tree, to a unix socket with a path as the owner. */
+ssize_t gcr_guard_sendmsg(int fd, const struct msghdr *message, int flags);
 
 /*
  * To be called before CRIU's call of ptrace(2) of this kind. When all threads of a restored

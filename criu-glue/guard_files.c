@@ -211,13 +211,29 @@ static int open_refused(const struct path *path, const struct open_options *opti
 	return result;
 }
 
+/*
+ * CRIU opens a file that root has named for the program's output once more, with the flags of the
+ * pipe in whose place it is. What was opened for appending stays so (see also guard_sockets.c).
+ */
+static int keep_appending(const char *name, int flags)
+{
+	int fd, length = 0;
+	long before;
+
+	if (sscanf(name, "/proc/self/fd/%d%n", &fd, &length) != 1 || name[length] || flags & O_PATH)
+		return flags;
+	before = syscall(SYS_fcntl, fd, F_GETFL);
+	return before >= 0 && before & O_APPEND ? flags | O_APPEND : flags;
+}
+
 /* As openat(2), with the rights of the owner if the path comes from the images. */
 static int open_guarded(int fd, const char *name, int flags, mode_t mode)
 {
-	struct open_options options = {.flags = flags, .mode = mode};
+	struct open_options options = {.flags = keep_appending(name, flags), .mode = mode};
 	struct path path = {fd, name};
 	int number, result;
 
+	flags = options.flags;
 	if (fd >= 0 && !(flags & O_CREAT) && gcr_guard_is_dump())
 		return gcr_guard_dump_open(fd, name, flags);
 	/* At the current directory CRIU opens its own files too, but makes none of them there. */
@@ -519,7 +535,7 @@ int guard_lutimes(const char *name, const struct timeval times[2])
 			     : call_utimes(&path, NULL, times ? exact : NULL));
 }
 
-/* ---- the directory of a unix socket, and watches ---- */
+/* ---- the directory of a unix socket, and the root directory ---- */
 
 static long call_chdir(const struct path *path, const struct path *unused, const void *data)
 {
@@ -542,9 +558,31 @@ int guard_chdir(const char *name)
 			     : call_chdir(&path, NULL, NULL));
 }
 
+/*
+ * CRIU changes to the root directory of a process first. Another directory than CRIU's own can be
+ * one that the owner has put into its path. There a set-user-ID program, by a descriptor from
+ * outside, would load what the owner likes.
+ */
+GCR_GUARD_EXPORT int chroot(const char *name)
+{
+	int fd = open_raw(AT_FDCWD, name, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+	bool is_root = fd >= 0 && is_root_directory(fd);
+
+	if (fd >= 0)
+		close(fd);
+	if (gcr_guard_has_owner() && gcr_guard_has_our_mounts() && !is_root) {
+		errno = EPERM;
+		return -1;
+	}
+	return (int)syscall(SYS_chroot, name);
+}
+
+/* ---- watches ---- */
+
 struct watch {
 	int fd;
-	uint32_t mask;
+	unsigned int flags; /* of fanotify_mark(2) */
+	uint64_t mask;
 };
 
 static long call_watch(const struct path *path, const struct path *unused, const void *data)
@@ -552,7 +590,7 @@ static long call_watch(const struct path *path, const struct path *unused, const
 	const struct watch *watch = data;
 
 	(void)unused;
-	return syscall(SYS_inotify_add_watch, watch->fd, path->name, watch->mask);
+	return syscall(SYS_inotify_add_watch, watch->fd, path->name, (uint32_t)watch->mask);
 }
 
 /* CRIU names the file by a descriptor in /proc that it has opened with O_PATH. */
@@ -564,4 +602,44 @@ int guard_inotify_add_watch(int fd, const char *name, uint32_t mask)
 
 	return (int)(gcr_guard_has_owner() ? call_as_owner(&path, NULL, call_watch, &watch)
 					   : call_watch(&path, NULL, &watch));
+}
+
+static long call_mark(const struct path *path, const struct path *unused, const void *data)
+{
+	const struct watch *watch = data;
+
+	(void)unused;
+	return syscall(SYS_fanotify_mark, watch->fd, watch->flags, watch->mask, path->fd,
+		       path->name);
+}
+
+int guard_fanotify_mark(int fd, unsigned int flags, uint64_t mask, int directory, const char *name)
+	CALL("fanotify_mark");
+int guard_fanotify_mark(int fd, unsigned int flags, uint64_t mask, int directory, const char *name)
+{
+	struct watch watch = {.fd = fd, .flags = flags, .mask = mask};
+	struct path path = {directory, name};
+
+	return (int)(gcr_guard_has_owner() ? call_as_owner(&path, NULL, call_mark, &watch)
+					   : call_mark(&path, NULL, &watch));
+}
+
+static long call_fanotify(const struct path *unused, const struct path *unused_too,
+			  const void *data)
+{
+	const unsigned int *flags = data;
+
+	(void)unused;
+	(void)unused_too;
+	return syscall(SYS_fanotify_init, flags[0], flags[1]);
+}
+
+/* The kernel tells less to one that an ordinary user has made. */
+int guard_fanotify_init(unsigned int flags, unsigned int event_flags) CALL("fanotify_init");
+int guard_fanotify_init(unsigned int flags, unsigned int event_flags)
+{
+	const unsigned int both[] = {flags, event_flags};
+
+	return (int)(gcr_guard_has_owner() ? call_as_owner(NULL, NULL, call_fanotify, both)
+					   : call_fanotify(NULL, NULL, both));
 }

@@ -150,12 +150,13 @@ static int set_capabilities(const struct __user_cap_data_struct *capabilities)
 }
 
 /*
- * Sets the thread's effective user and group, and so those for files. The real and the saved ones
- * stay, so that these can be had back. 0, -1.
+ * Sets the thread's effective user and group, and so those for files, and the real ones, unless
+ * these are -1. The saved ones stay, so that all can be had back. 0, -1.
  */
-static int set_effective_ids(uid_t uid, gid_t gid)
+static int set_ids(uid_t real_uid, gid_t real_gid)
 {
-	return syscall(SYS_setresgid, -1, gid, -1) < 0 || syscall(SYS_setresuid, -1, uid, -1) < 0
+	return syscall(SYS_setresgid, real_gid, owner.gid, -1) < 0 ||
+			       syscall(SYS_setresuid, real_uid, owner.uid, -1) < 0
 		       ? -1
 		       : 0;
 }
@@ -165,9 +166,9 @@ void gcr_guard_end(const struct gcr_guard_saved *saved)
 	int number = errno;
 
 	/* The user comes first: the kernel gives the capabilities back with it. */
-	if (syscall(SYS_setresuid, -1, owner.own_uid, -1) < 0 ||
+	if (syscall(SYS_setresuid, saved->uid, owner.own_uid, -1) < 0 ||
 	    set_capabilities(saved->capabilities) < 0 ||
-	    syscall(SYS_setresgid, -1, owner.own_gid, -1) < 0 ||
+	    syscall(SYS_setresgid, saved->gid, owner.own_gid, -1) < 0 ||
 	    syscall(SYS_setgroups, owner.own_groups_count, owner.own_groups) < 0)
 		_exit(1);
 	/* The kernel resets these two with the user. */
@@ -181,11 +182,13 @@ void gcr_guard_end(const struct gcr_guard_saved *saved)
 	errno = number;
 }
 
-int gcr_guard_begin(struct gcr_guard_saved *saved)
+static int begin(struct gcr_guard_saved *saved, bool is_real)
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct few[_LINUX_CAPABILITY_U32S_3];
 
+	saved->uid = is_real ? getuid() : (uid_t)-1;
+	saved->gid = is_real ? getgid() : (gid_t)-1;
 	saved->parent = getppid();
 	saved->dumpable = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);
 	if (prctl(PR_GET_PDEATHSIG, &saved->parent_death, 0, 0, 0) < 0 ||
@@ -195,8 +198,19 @@ int gcr_guard_begin(struct gcr_guard_saved *saved)
 	for (unsigned int i = 0; i < _LINUX_CAPABILITY_U32S_3; i++)
 		few[i].effective = few[i].permitted & (uint32_t)(owner.capabilities >> (32 * i));
 	if (syscall(SYS_setgroups, owner.groups_count, owner.groups) == 0 &&
-	    set_effective_ids(owner.uid, owner.gid) == 0 && set_capabilities(few) == 0)
+	    set_ids(is_real ? owner.uid : (uid_t)-1, is_real ? owner.gid : (gid_t)-1) == 0 &&
+	    set_capabilities(few) == 0)
 		return 0;
 	gcr_guard_end(saved);
 	return -1;
+}
+
+int gcr_guard_begin(struct gcr_guard_saved *saved)
+{
+	return begin(saved, false);
+}
+
+int gcr_guard_begin_real(struct gcr_guard_saved *saved)
+{
+	return begin(saved, true);
 }

@@ -13,6 +13,9 @@ struct gcr_guard_saved {
 	int parent_death;
 	int dumpable;
 	pid_t parent;
+	/* The real ids; -1: these did not change. */
+	uid_t uid;
+	gid_t gid;
 };
 
 /* Is this CRIU, and does it restore the tree of an ordinary user? */
@@ -29,6 +32,11 @@ bool gcr_guard_has_our_mounts(void);
  * -1 and errno: the thread has the rights that it had.
  */
 int gcr_guard_begin(struct gcr_guard_saved *saved);
+/*
+ * The same, also with the real ids, for what the kernel tells others of the thread. The owner can
+ * send signals to the process meanwhile.
+ */
+int gcr_guard_begin_real(struct gcr_guard_saved *saved);
 /* Gives the calling thread its own rights back, or ends the process. errno does not change. */
 void gcr_guard_end(const struct gcr_guard_saved *saved);
 

@@ -3,18 +3,23 @@
  * The sockets of a restored program, in CRIU, and the process that gets the signals of a
  * descriptor. The kernel tells the other end of a unix socket with whose effective ids it was made,
  * listened to or connected: with CRIU's own, root's, a program of an ordinary user could pass for
- * root. So the processes of the tree that CRIU makes use sockets with the rights of the tree's
- * owner. CRIU itself is unaffected.
+ * root. With each message it can tell the real ids of the sender; a user can have put another
+ * socket in the place of the one that waits for it. So the processes of the tree that CRIU makes
+ * use sockets with the rights of the tree's owner. CRIU itself is unaffected.
  */
 #include "criu-glue/guard.h"
+#include "criu-glue/guard_dump.h"
 #include "criu-glue/guard_rights.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 /* A system call and its arguments. */
@@ -68,6 +73,31 @@ int gcr_guard_listen(int fd, int backlog)
 	return make_guarded(&(struct call){SYS_listen, {fd, backlog}});
 }
 
+/* Is the socket a unix one whose other end has a name in the file system? */
+static bool has_path(int fd)
+{
+	struct sockaddr_un name;
+	socklen_t bytes = sizeof(name);
+
+	return getpeername(fd, (struct sockaddr *)&name, &bytes) == 0 &&
+	       is_unix((struct sockaddr *)&name, bytes) &&
+	       bytes > offsetof(struct sockaddr_un, sun_path) && name.sun_path[0];
+}
+
+ssize_t gcr_guard_sendmsg(int fd, const struct msghdr *message, int flags)
+{
+	bool is_owners = gcr_guard_has_owner() && !gcr_guard_is_criu() && has_path(fd);
+	struct gcr_guard_saved saved;
+	ssize_t result;
+
+	if (is_owners && gcr_guard_begin_real(&saved) < 0)
+		return -1;
+	result = syscall(SYS_sendmsg, fd, message, flags);
+	if (is_owners)
+		gcr_guard_end(&saved);
+	return result;
+}
+
 GCR_GUARD_EXPORT int connect(int fd, const struct sockaddr *address, socklen_t bytes)
 {
 	return address_guarded(SYS_connect, fd, address, bytes);
@@ -98,10 +128,50 @@ static bool may_own(void)
 		effective == gcr_guard_owner());
 }
 
+/*
+ * Can the kernel make the process the one that gets the signals of a descriptor, with the ids that
+ * it has now? So at a lease, and for a terminal also if the descriptor becomes asynchronous.
+ */
+static bool takes_ids(int command, long argument)
+{
+	return gcr_guard_has_owner() && !gcr_guard_is_criu() &&
+	       (command == F_SETLEASE || (command == F_SETFL && argument & O_ASYNC));
+}
+
+/* Makes the call with the owner's ids. A lease is for his own file only. */
+static int call_with_ids(int (*real)(int fd, int command, ...), int fd, int command, long argument)
+{
+	struct gcr_guard_saved saved;
+	int result;
+
+	if (gcr_guard_begin_real(&saved) < 0)
+		return -1;
+	result = real(fd, command, argument);
+	gcr_guard_end(&saved);
+	return result;
+}
+
+/*
+ * The descriptor that has kept O_APPEND, against the flags that CRIU has set. CRIU reads the flags
+ * once, and gives up if they are not these. -1: none.
+ */
+static int appending_fd = -1;
+
+/* Is it a file that is open for appending? CRIU would take the flag from what root has named. */
+static bool appends(int fd)
+{
+	long flags = syscall(SYS_fcntl, fd, F_GETFL);
+	struct stat stat;
+
+	return flags >= 0 && flags & O_APPEND && !gcr_guard_is_dump() && fstat(fd, &stat) == 0 &&
+	       S_ISREG(stat.st_mode);
+}
+
 static int fcntl_guarded(int fd, int command, va_list *arguments)
 {
 	static int (*real)(int fd, int command, ...);
 	long argument = va_arg(*arguments, long);
+	int result;
 
 	if (!real)
 		*(void **)&real = dlsym(RTLD_NEXT, "fcntl64");
@@ -113,7 +183,18 @@ static int fcntl_guarded(int fd, int command, va_list *arguments)
 		errno = EPERM;
 		return -1;
 	}
-	return real(fd, command, argument);
+	if (command == F_SETFL) {
+		bool keeps = !(argument & O_APPEND) && appends(fd);
+
+		appending_fd = keeps ? fd : -1;
+		argument |= keeps ? O_APPEND : 0;
+	}
+	result = takes_ids(command, argument) ? call_with_ids(real, fd, command, argument)
+					      : real(fd, command, argument);
+	if (command != F_GETFL || fd != appending_fd || result < 0)
+		return result;
+	appending_fd = -1;
+	return result & ~O_APPEND;
 }
 
 #define DEFINE_FCNTL(function, name)                                           \

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/keyctl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -85,6 +86,14 @@ static int set_signals(int ignored_signal)
 	return 0;
 }
 
+/* The launcher's unit has none of our keys, and containers have keyrings of their own. -errno. */
+static int leave_keyring(void)
+{
+	if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) >= 0)
+		return 0;
+	return errno == ENOSYS || errno == EPERM ? 0 : -errno;
+}
+
 /* Moves the calling process into the cgroup of @procs_fd, by writing "0". -errno. */
 static int enter_cgroup(int procs_fd)
 {
@@ -124,6 +133,8 @@ __attribute__((noreturn, noinline)) static void become(const struct start *start
 		r = -errno;
 	if (r == 0)
 		r = enter_cgroup(program->cgroup_procs_fd);
+	if (r == 0 && program->has_own_keyring)
+		r = leave_keyring();
 	if (r == 0)
 		r = set_fds(start);
 	if (r == 0 && sigprocmask(SIG_SETMASK, &none, NULL) < 0)

@@ -41,6 +41,11 @@ struct gcr_program {
 	size_t fds_count;
 	/* For the launcher (criu-glue/launch.h): its session ends when we end. */
 	bool ends_with_starter;
+	/*
+	 * The program gets a session keyring of its own, where the kernel knows any and allows it:
+	 * who has ours can read our user's keys, whatever rights he has else.
+	 */
+	bool has_own_keyring;
 	int ignored_signal; /* a signal that the program ignores from its start; 0: none */
 	/*
 	 * The file cgroup.procs of a cgroup, open for writing: the program starts in that cgroup,

@@ -214,11 +214,13 @@ def test_tree():
 
 
 def test_stdio():
-    """What it writes after the thaw arrives where root says."""
+    """What it writes after the thaw arrives where root says, behind what was there."""
     same_for_both('what a program has open')
     with dump.machine() as machine:
         read_end, write_end = os.pipe()
         target = f'{machine.directory}/pipe.out'
+        with open(target, 'w', encoding='ascii') as file:
+            file.write('before\n')
         piped = subprocess.Popen(
             [*vendor.RUN, *vendor.DEMO, *map(str, dump.SMALL)],
             stdin=subprocess.DEVNULL, stdout=write_end, stderr=write_end, cwd='/', env=machine.env,
@@ -234,6 +236,7 @@ def test_stdio():
             os.close(read_end)
             machine.must('piped', f'thaw stdio={target}')
             wait_for(lambda: read_file(target).count(' ok\n') > 2, 'its ticks')
+            check(read_file(target).startswith('before\n'), 'what was there is overwritten')
         finally:
             harness.try_kill(pid, signal.SIGKILL)
 

@@ -3,6 +3,8 @@
 """Root thaws the program of a user, who changes directories of its files under CRIU's hands: CRIU
 opens, makes and removes files, and makes sockets, with the rights of the program's owner."""
 import contextlib
+import ctypes
+import fcntl
 import os
 import socket
 import stat
@@ -17,7 +19,12 @@ from harness import BUILD, LIBC, NOBODY, check, equal, same_for_both, wait_for
 from test_restore_whose import HAS_RESOURCE, share_gpu, users_program
 
 FD = 77
-IN_CLOSE_NOWRITE = 0x10
+AT_FDCWD = -100
+FAN_REPORT_NAMES = 0x200 | 0x400 | 0x800
+FAN_MARK_ADD = 1
+FAN_OPEN, FAN_EVENT_ON_CHILD = 0x20, 0x08000000
+F_GETOWNER_UIDS = 17
+IN_ATTRIB, IN_CLOSE_NOWRITE = 0x4, 0x10
 SYS_PIDFD_GETFD = 438
 WORDS = 'root keeps this to itself'
 
@@ -250,6 +257,53 @@ def test_socket():
         equal([stat.S_ISSOCK(found.st_mode), found.st_uid], [True, NOBODY])
 
 
+def test_watched_directory():
+    """A program learns of no directory that its owner may not read who opens what in it."""
+    with machines() as (machine, secret, users):
+        def prepare():
+            os.mkdir(f'{users}/d')
+            fd = LIBC.fanotify_init(FAN_REPORT_NAMES, os.O_RDONLY)
+            check(fd >= 0, 'fanotify_init')
+            check(not LIBC.fanotify_mark(fd, FAN_MARK_ADD, ctypes.c_uint64(
+                FAN_OPEN | FAN_EVENT_ON_CHILD), AT_FDCWD, f'{users}/d'.encode()), 'fanotify_mark')
+            keep(fd)
+
+        os.chmod(secret, 0o700)
+        one = dumped(machine, prepare)
+        as_user(lambda: swap(f'{users}/d', secret))
+        equal(refused(machine, one, 'may not watch one of its files'), 'EACCES')
+        as_user(lambda: swap_back(f'{users}/d'))
+        restore.thaws(machine, one, 'users')
+        equal(link_of(one), 'anon_inode:[fanotify]')
+
+
+def test_lease():
+    """A lease is for a file of the owner's, and its signals are sent with the owner's ids."""
+    with machines() as (machine, secret, users):
+        def prepare():
+            os.mkdir(f'{users}/d')
+            make_file(f'{users}/d/f', mode=0o644)
+            fd = os.open(f'{users}/d/f', os.O_RDONLY)
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+            # A lease takes the process itself for the one that gets the signals, if there is none.
+            fcntl.fcntl(fd, fcntl.F_SETOWN, 0)
+            keep(fd)
+
+        os.chmod(f'{secret}/f', 0o644)
+        one = dumped(machine, prepare)
+        as_user(lambda: swap(f'{users}/d', secret))
+        equal(refused(machine, one, 'has a lease on a file that is not'), 'EACCES')
+        as_user(lambda: swap_back(f'{users}/d'))
+        restore.thaws(machine, one, 'users')
+        pidfd = os.pidfd_open(one.pid)
+        fd = LIBC.syscall(SYS_PIDFD_GETFD, pidfd, FD, 0)
+        check(fd >= 0, 'pidfd_getfd')
+        ids = fcntl.fcntl(fd, F_GETOWNER_UIDS, bytes(8))
+        equal(struct.unpack('2I', ids), (NOBODY, NOBODY))
+        os.close(fd)
+        os.close(pidfd)
+
+
 def test_current_directory():
     """A program gets no current directory that its owner may not enter."""
     with machines() as (machine, secret, users):
@@ -283,6 +337,62 @@ def test_of_roots():
         machine.must('users', 'thaw trusted')
         one.wait_ticks()
         equal(link_of(one), f'{secret}/f')
+
+
+@contextlib.contextmanager
+def path_watcher(directory, target):
+    """The user swaps the directory when a socket in it has been made and given its owner."""
+    fd = LIBC.inotify_init()
+    check(LIBC.inotify_add_watch(fd, directory.encode(), IN_ATTRIB) >= 0, 'inotify')
+    pid = os.fork()
+    if not pid:
+        try:
+            harness.become(NOBODY)
+            os.read(fd, 4096)
+            swap(directory, target)
+        finally:
+            os._exit(0)
+    os.close(fd)
+    try:
+        yield
+    finally:
+        os.waitpid(pid, 0)
+
+
+def test_message_on_its_way():
+    """CRIU sends it again to the socket that it now finds by name, and not as root."""
+    with machines() as (machine, secret, users):
+        def prepare():
+            os.mkdir(f'{users}/d')
+            ends = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
+            ends[0].bind(f'{users}/d/s')
+            ends[1].connect(f'{users}/d/s')
+            ends[1].send(WORDS.encode())
+            # CRIU makes the others in between, which takes a while.
+            for number in range(100):
+                other = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                other.bind(f'{users}/{number}')
+                ends.insert(1, other)
+            for number, end in enumerate(ends):
+                os.dup2(end.detach(), FD + 50 + number)
+                os.set_inheritable(FD + 50 + number, True)
+
+        dumped(machine, prepare)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as roots:
+            roots.bind(f'{secret}/s')
+            os.chmod(f'{secret}/s', 0o777)
+            roots.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            roots.setblocking(False)
+            for _ in range(8):  # The user is often too early, and the thaw fails.
+                with path_watcher(f'{users}/d', secret):
+                    result = machine.write('users', 'thaw')
+                if result == 'ok':
+                    break
+                as_user(lambda: swap_back(f'{users}/d'))
+            with contextlib.suppress(BlockingIOError):
+                words, told, *_ = roots.recvmsg(100, 100)
+                equal([words, struct.unpack('3I', told[0][2])[1:]],
+                      [WORDS.encode(), (NOBODY, NOBODY)])
 
 
 def peer_of(fd):

@@ -84,6 +84,50 @@ def test_arguments(place):
     check({0, 1, 2, 3, 4, 5} <= numbers and not numbers & {6, 7, 8, 9}, numbers)
 
 
+KEYS = '''
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+ADD, KEYCTL = {'x86_64': (248, 250), 'aarch64': (217, 219)}[os.uname().machine]
+JOIN, SEARCH, SESSION = 1, 10, -3
+def result(number, *arguments):
+    return ctypes.get_errno() if libc.syscall(number, *arguments) < 0 else 0
+'''
+
+
+def test_keys(place):
+    """What CRIU restores keeps CRIU's session keyring: it is not ours, whose keys our user can read.
+    The launcher is not started from here: its unit gives it a keyring."""
+    if os.environ.get('GPUCR_TEST_LAUNCH'):
+        return
+    with open(f'{place.path}/search', 'w') as file:
+        file.write(KEYS + 'print(result(KEYCTL, SEARCH, SESSION, b"user", b"gpucr-test", 0))')
+    script = place.fake(f'{sys.executable} {place.path}/search >found; echo 77 >criu.pid')
+
+    def found(action):
+        place.criu(action, script, *(['pid=12', 'running'] if action == 'dump' else ['stopped']))
+        with open(f'{place.path}/images/found') as file:
+            return int(file.read())
+
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            known = {}
+            exec(KEYS, known)
+            if known['result'](known['KEYCTL'], known['JOIN'], None) or known['result'](
+                    known['ADD'], b'user', b'gpucr-test', b'words', 5, known['SESSION']):
+                print('no keys can be made here: not tried')
+            else:
+                check(found('dump') == 0, 'the key is not found')
+                check(found('restore') == errno.ENOKEY, 'the key is found')
+            status = 0
+        except AssertionError as error:
+            print(error, file=sys.stderr)
+        finally:
+            os._exit(status)
+    check(os.waitpid(pid, 0)[1] == 0, 'the process with the keys has failed')
+
+
 def test_failures(place):
     line = '(00.1) Error (criu/a.c:1): '
     words = place.criu('dump', 'pid=1', place.fake(f'echo "{line}Strange thing"; exit 1'),

@@ -21,7 +21,8 @@ SECRET = b'of root\n'
 ROUNDS = 6
 # In CRIU's place. A call's errno is printed, or 0.
 BEGIN = '''
-import os, sys
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
 top, pid = sys.argv[1:3]
 process = os.open(f'/proc/{pid}', os.O_PATH)
 root = os.open('/', os.O_PATH)
@@ -134,6 +135,36 @@ for path in 'roots/name', 'users/name', 'users/below/name', 'link/name', 'roots/
 '''
         equal(numbers(top, pid, pidfd, script), ['ok', 'EPERM', 'EPERM', 'ENOTDIR', 'EPERM', 'ok'])
         equal(os.listdir(f'{top}/users'), ['below'])
+
+
+def test_connection():
+    """Who has a dumped connection too cannot listen at another's port meanwhile."""
+    script = '''
+import socket, struct
+TCP_REPAIR = 19
+others = socket.create_server(('0.0.0.0', 0))
+server = socket.create_server(('127.0.0.1', 0))
+def repaired(one):
+    return tried(lambda: one.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1))
+def disconnect(one):
+    libc.connect(one.fileno(), struct.pack('H14x', socket.AF_UNSPEC), 16)
+def bound(one):
+    return tried(lambda: one.bind(('127.0.0.1', others.getsockname()[1])))
+def accepted():
+    return tried(lambda: socket.create_connection(server.getsockname()).close())
+one = socket.create_connection(server.getsockname())
+reuse = one.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+print(repaired(one), reuse != one.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR) and 1 or 0)
+disconnect(one)
+print(bound(one))
+two = socket.create_connection(server.getsockname())
+disconnect(two)
+print(repaired(two), repaired(server), accepted(), two.getsockopt(socket.IPPROTO_TCP, TCP_REPAIR))
+'''
+    with directory() as top, program() as (pid, pidfd):
+        equal(numbers(top, pid, pidfd, script),
+              ['ok', 'ok', 'EADDRINUSE', 'EPERM', 'EPERM', 'ok', 'ok'])
+        equal(numbers(top, pid, pidfd, script, is_dump=False)[:3], ['ok', 'EPERM', 'ok'])
 
 
 @contextlib.contextmanager

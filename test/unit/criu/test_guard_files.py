@@ -261,6 +261,23 @@ print(*peer(left), *peer(right), *peer(client), *peer(served))
         equal(tree.run(script, owner=None), ['0'] * 8)
 
 
+def test_messages():
+    """At a socket with a path, somebody else may get them: they are the owner's."""
+    with Tree() as tree:
+        script = '''
+import struct
+one, two = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
+one.bind(f'{top}/users/socket')
+one.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+two.connect(f'{top}/users/socket')
+two.sendmsg([b'words'])
+print(*struct.unpack('3I', one.recvmsg(100, 100)[1][0][2])[1:], *os.getresuid(), *os.getresgid())
+os.unlink(f'{top}/users/socket')
+'''
+        equal(tree.run(script), [str(NOBODY)] * 2 + ['0'] * 6)
+        equal(tree.run(script, owner=None), ['0'] * 8)
+
+
 def test_owner_of_signals():
     """CRIU takes on the ids that are in the image: root's are not taken."""
     with Tree() as tree:
@@ -276,6 +293,53 @@ def own(uid):
         os.setresuid(0, 0, 0)
 print(tried(lambda: own(0)), tried(lambda: own(users)), tried(lambda: own(users + 1)))
 '''), ['EPERM', 'ok', 'EPERM'])
+
+
+def test_lease():
+    """It is for the owner's file, and the kernel sends its signals with his ids."""
+    with Tree() as tree:
+        tree.file('safe/all', 0, 0o644)
+        equal(tree.run('''
+import fcntl, struct
+def lease(path):
+    fd = os.open(path, os.O_RDONLY)
+    result = tried(lambda: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK))
+    return result, *struct.unpack('2I', fcntl.fcntl(fd, 17, bytes(8)))  # F_GETOWNER_UIDS
+print(*lease(f'{top}/users/own'), *lease(f'{top}/safe/all'), *os.getresuid())
+'''), [str(number) for number in (0, NOBODY, NOBODY, errno.EACCES, 0, 0, 0, 0, 0)])
+
+
+def test_watches():
+    """Of what the owner may not read, fanotify(7) tells him nothing."""
+    with Tree() as tree:
+        tree.make('safe/private', 0, 0o700)
+        equal(tree.numbers('''
+NAMES, OPEN, ADD = 0xe00, 0x20, 1
+def made(flags):
+    fd = libc.fanotify_init(flags, os.O_RDONLY)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), 'fanotify_init')
+    return fd
+names = made(NAMES)
+def marked(path):
+    if libc.fanotify_mark(names, ADD, ctypes.c_uint64(OPEN), -100, path.encode()):
+        raise OSError(ctypes.get_errno(), 'fanotify_mark')
+print(tried(lambda: marked(f'{top}/users')), tried(lambda: marked(f'{top}/safe/private')),
+      tried(lambda: made(0)))
+'''), ['ok', 'EACCES', 'EPERM'])
+
+
+def test_root_directory():
+    """A process gets CRIU's own."""
+    with Tree() as tree:
+        script = '''
+os.chdir(f'{top}/safe')
+print(tried(lambda: os.chroot('.')))
+os.chdir('/')
+print(tried(lambda: os.chroot('.')))
+'''
+        equal(tree.numbers(script), ['EPERM', 'ok'])
+        equal(tree.numbers(script, owner=None), ['ok', 'ok'])
 
 
 def test_filesystems_of_the_kernel():
