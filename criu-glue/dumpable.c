@@ -47,15 +47,17 @@ static int find_number(uint8_t *image, size_t bytes, uint8_t **ret_at)
 	return 0;
 }
 
-/* Reads the image of the process; the caller frees *ret_bytes. *ret_at as above, in *ret_bytes. */
-static int read_image(int images_fd, pid_t pid, char name[static 32], void **ret_bytes,
+/*
+ * Reads the image of the process, if it has one (see gcr_criu_mm_read()); the caller frees
+ * *ret_bytes. *ret_at, which is NULL before, as above, in *ret_bytes.
+ */
+static int read_image(int images_fd, pid_t pid, char name[GCR_CRIU_NAME_BYTES], void **ret_bytes,
 		      size_t *ret_size, uint8_t **ret_at, struct gcr_error *error)
 {
 	int result;
 
-	snprintf(name, 32, "mm-%d.img", (int)pid);
-	result = gcr_criu_image_read(images_fd, name, ret_bytes, ret_size, error);
-	if (result < 0)
+	result = gcr_criu_mm_read(images_fd, pid, name, ret_bytes, ret_size, error);
+	if (result < 0 || !*ret_bytes)
 		return result;
 	result = find_number(*ret_bytes, *ret_size, ret_at);
 	return result < 0 ? gcr_criu_image_fail(error, result, name) : 0;
@@ -77,13 +79,9 @@ int gcr_criu_find_dumpable(int images_fd, pid_t **ret_pids, size_t *ret_count,
 	for (size_t i = 0; i < tree.count && !result; i++) {
 		_cleanup_free_ void *bytes = NULL;
 		uint8_t *at = NULL;
-		char name[32];
+		char name[GCR_CRIU_NAME_BYTES];
 		size_t size;
 
-		snprintf(name, sizeof(name), "mm-%d.img", (int)tree.processes[i].pid);
-		/* A process that had ended has none. */
-		if (faccessat(images_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
-			continue;
 		result = read_image(images_fd, tree.processes[i].pid, name, &bytes, &size, &at,
 				    error);
 		if (!result && at)
@@ -104,7 +102,7 @@ int gcr_criu_clear_dumpable(int images_fd, const pid_t *pids, size_t count, stru
 		_cleanup_free_ void *bytes = NULL;
 		uint8_t *at = NULL;
 		struct iovec part;
-		char name[32];
+		char name[GCR_CRIU_NAME_BYTES];
 
 		result = read_image(images_fd, pids[i], name, &bytes, &part.iov_len, &at, error);
 		if (result < 0 || !at)

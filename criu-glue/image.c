@@ -3,9 +3,12 @@
 #include "criu-glue/image.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "criu-glue/protobuf.h"
 #include "lib/beneath.h"
@@ -40,6 +43,16 @@ int gcr_criu_image_read(int images_fd, const char *name, void **ret_bytes, size_
 	gcr_error_prefix(error, "CRIU's %s", name);
 	error->number = EIO;
 	return -EIO;
+}
+
+int gcr_criu_mm_read(int images_fd, pid_t pid, char ret_name[GCR_CRIU_NAME_BYTES], void **ret_bytes,
+		     size_t *ret_size, struct gcr_error *error)
+{
+	*ret_bytes = NULL;
+	snprintf(ret_name, GCR_CRIU_NAME_BYTES, "mm-%d.img", (int)pid);
+	if (faccessat(images_fd, ret_name, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+		return 0;
+	return gcr_criu_image_read(images_fd, ret_name, ret_bytes, ret_size, error);
 }
 
 int gcr_criu_image_begin(const uint8_t *image, size_t bytes, uint32_t kind, const uint8_t **ret_at)

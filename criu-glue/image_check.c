@@ -214,19 +214,10 @@ static int check_contents(const struct gcr_image_memory *memory, pid_t number,
 			   error);
 }
 
-/* Reads the image of the process's memory, if it has one: one that had ended has none. */
-static int read_memory(int images_fd, const char *name, void **ret_bytes, size_t *ret_size,
-		       struct gcr_error *error)
-{
-	if (faccessat(images_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
-		return 0;
-	return gcr_criu_image_read(images_fd, name, ret_bytes, ret_size, error);
-}
-
 /* What of a process is read once, for all of its threads. */
 struct process {
-	char name[32]; /* mm-N.img */
-	void *image;   /* NULL: it had ended */
+	char name[GCR_CRIU_NAME_BYTES];
+	void *image; /* mm-N.img; NULL: it had ended */
 	size_t bytes;
 	struct gcr_image_memory memory;
 };
@@ -240,10 +231,9 @@ static void process_finish(struct process *process)
 static int read_process(int images_fd, pid_t pid, bool is_for_writing, struct process *process,
 			struct gcr_error *error)
 {
-	int result;
+	int result = gcr_criu_mm_read(images_fd, pid, process->name, &process->image,
+				      &process->bytes, error);
 
-	snprintf(process->name, sizeof(process->name), "mm-%d.img", (int)pid);
-	result = read_memory(images_fd, process->name, &process->image, &process->bytes, error);
 	return result < 0 || !process->image ? result
 					     : gcr_image_open_memory(images_fd, pid, is_for_writing,
 								     &process->memory, error);

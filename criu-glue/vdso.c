@@ -7,12 +7,10 @@
 
 #include <elf.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "criu-glue/image.h"
 #include "criu-glue/image_memory.h"
@@ -252,16 +250,12 @@ static int check_process(int images_fd, pid_t pid, struct gcr_error *error)
 	_cleanup_free_ void *image = NULL;
 	const uint8_t *at, *end, *message;
 	struct gcr_protobuf_field field;
-	struct stat stat;
-	char name[64];
+	char name[GCR_CRIU_NAME_BYTES];
 	size_t size;
 	int result;
 
-	snprintf(name, sizeof(name), "mm-%d.img", (int)pid);
-	if (fstatat(images_fd, name, &stat, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
-		return 0;
-	result = gcr_criu_image_read(images_fd, name, &image, &size, error);
-	if (result < 0)
+	result = gcr_criu_mm_read(images_fd, pid, name, &image, &size, error);
+	if (result < 0 || !image)
 		return result;
 	end = (const uint8_t *)image + size;
 	if (gcr_criu_image_begin(image, size, GCR_CRIU_MM, &at) < 0 ||
