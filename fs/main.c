@@ -590,7 +590,7 @@ static int serve(struct gcr_daemon *daemon)
 	if (!result)
 		gcr_operations_wait(RECOVERY_WAIT_USEC);
 	if (!result)
-		gcr_recover_exchanges(daemon);
+		gcr_recover_swaps(daemon);
 	if (!result)
 		gcr_mountpoint_protect(daemon);
 	if (!result)

@@ -111,7 +111,7 @@ enum gcr_message_type {
 	GCR_MESSAGE_COMMIT = 105,     /* no payload */
 	GCR_MESSAGE_TAKE_BACK = 106,  /* no payload */
 	GCR_MESSAGE_RECEIVE = 107,    /* struct gcr_range + that many handle descriptors */
-	GCR_MESSAGE_SETTLE = 108,     /* no payload */
+	GCR_MESSAGE_FINISH = 108,     /* no payload */
 	GCR_MESSAGE_LET_GO = 109,     /* no payload */
 	GCR_MESSAGE_SAVE = 110,	      /* no payload: managed memory is copied to its files */
 	GCR_MESSAGE_HOLD = 111,	      /* the program's threads are stopped until the answer */
@@ -310,7 +310,7 @@ struct gcr_session {
  *     RUNNING --GATE_CLOSE--> GATED --HAND_OVER--> HANDED --COMMIT--> OUT
  *        ^                    | ^ ^                  |                | ^
  *        +-----GATE_OPEN------+ | +----TAKE_BACK-----+        RECEIVE | | LET_GO
- *                               +-----------SETTLE--------- INCOMING <+ |
+ *                               +-----------FINISH--------- INCOMING <+ |
  *                                                               +-------+
  *
  * A program with managed memory reaches HANDED differently. SAVE leaves the phase at GATED; the
@@ -323,7 +323,7 @@ struct gcr_session {
  *
  * A HOLD that fails may have reached HELD (see result.state), and a HAND_OVER that fails leaves the
  * phase at HELD: TAKE_BACK then undoes it. Memory that comes back is visible before its contents
- * are there, so the threads are stopped for TAKE_BACK and SETTLE too; otherwise these return EBUSY.
+ * are there, so the threads are stopped for TAKE_BACK and FINISH too; otherwise these return EBUSY.
  * A thread that sleeps in a system call on held memory can only be stopped when it has got the page
  * that it waits for: from PREPARE to any other message, threads get the pages that they touch.
  *
@@ -368,7 +368,7 @@ struct gcr_hand_over {
 	char generation[40]; /* UUID as text */
 	uint32_t flags;	     /* GCR_HAND_OVER_* */
 };
-#define GCR_HAND_OVER_SHRINK 0x1 /* also release the VRAM of kernels' stacks until SETTLE */
+#define GCR_HAND_OVER_SHRINK 0x1 /* also release the VRAM of kernels' stacks until FINISH */
 
 struct gcr_park {
 	/*

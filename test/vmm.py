@@ -131,12 +131,12 @@ def idle(machine, index=0):
                      'the workers to end')
     readings = [-1, -2]
 
-    def is_settled():
+    def is_steady():
         # A reader who would have to wait long for the GPU is given what was known before.
         readings.append(machine.used(index))
         time.sleep(0.2)
         return readings[-1] == readings[-2] == readings[-3]
-    harness.wait_for(is_settled, f'steady VRAM, {readings}')
+    harness.wait_for(is_steady, f'steady VRAM, {readings}')
     return readings[-1]
 
 
@@ -164,7 +164,7 @@ def is_frozen(machine, pid):
     return machine.state(pid) == 'frozen'
 
 
-def settle(machine, program):
+def recover(machine, program):
     """Wherever it is now: the verb ends, the program ends up ticking, and can do it again."""
     machine.wait_status(program.pid, 'verb', '-')
     state = machine.state(program.pid)

@@ -298,14 +298,14 @@ bool gcr_pins_remove(struct gcr_pins *pins, int fd)
 	return is_gone;
 }
 
-bool gcr_pins_settled(struct gcr_pins *pins)
+bool gcr_pins_are_done(struct gcr_pins *pins)
 {
-	bool settled;
+	bool are_done;
 
 	pthread_mutex_lock(&pins->lock);
-	settled = !pins->pending && !pins->working;
+	are_done = !pins->pending && !pins->working;
 	pthread_mutex_unlock(&pins->lock);
-	return settled;
+	return are_done;
 }
 
 void gcr_pins_begin(struct gcr_pins *pins)

@@ -37,7 +37,7 @@ void gcr_pins_add(struct gcr_pins *pins, int fd);
 bool gcr_pins_remove(struct gcr_pins *pins, int fd);
 
 /* Has every file that was added been registered, or refused by the driver? */
-bool gcr_pins_settled(struct gcr_pins *pins);
+bool gcr_pins_are_done(struct gcr_pins *pins);
 
 /*
  * Begins a session: until gcr_pins_end() no file is registered, and none that the session uses is

@@ -336,7 +336,7 @@ static int on_pin(struct worker *worker, struct gcr_message *request, struct gcr
 		return gcr_error_set(error, ENOMEM, "no thread");
 	for (size_t i = 0; i < request->fds_count; i++)
 		gcr_pins_add(worker->gpu.pins, TAKE_FD(request->fds[i]));
-	if (!gcr_pins_settled(worker->gpu.pins))
+	if (!gcr_pins_are_done(worker->gpu.pins))
 		return gcr_error_set(error, EAGAIN, "files are still being registered");
 	return 0;
 }

@@ -25,10 +25,10 @@
 #include "lib/proc_file.h"
 #include "lib/procfs.h"
 
-#define LOOK_MS	  20
-#define SETTLE_MS 200	/* a program just released may be about to be killed */
-#define LET_GO_MS 60000 /* CRIU needs much less; after it the thaw reports the error */
-#define BUSY_MS	  120000
+#define LOOK_MS	   20
+#define RELEASE_MS 200	 /* a program just released may be about to be killed */
+#define LET_GO_MS  60000 /* CRIU needs much less; after it the thaw reports the error */
+#define BUSY_MS	   120000
 
 /* Does any process trace @pid? False also if that cannot be read. */
 static bool is_traced(pid_t pid)
@@ -50,10 +50,10 @@ static int thaw(const char *mount, const struct gcr_kept *kept, struct gcr_error
 {
 	int r;
 
-	for (int waited_ms = 0;; waited_ms += SETTLE_MS) {
+	for (int waited_ms = 0;; waited_ms += RELEASE_MS) {
 		r = gcr_mount_write_to(mount, kept, "thaw\n", error);
 		if (r != -EBUSY || waited_ms >= BUSY_MS ||
-		    gcr_becomes_readable(kept->pidfd, SETTLE_MS))
+		    gcr_becomes_readable(kept->pidfd, RELEASE_MS))
 			return r;
 	}
 }
@@ -62,7 +62,7 @@ static int thaw(const char *mount, const struct gcr_kept *kept, struct gcr_error
  * After the dump: thaws the process if CRIU has let it run. Returns when CRIU has released the
  * process.
  */
-static void settle(const char *mount, const struct gcr_kept *kept)
+static void thaw_released(const char *mount, const struct gcr_kept *kept)
 {
 	struct gcr_proc_stat stat;
 	struct gcr_error error = {0};
@@ -71,7 +71,7 @@ static void settle(const char *mount, const struct gcr_kept *kept)
 	for (int waited_ms = 0; waited_ms < LET_GO_MS && is_traced(kept->pid); waited_ms += LOOK_MS)
 		if (gcr_becomes_readable(kept->pidfd, LOOK_MS))
 			return;
-	if (gcr_becomes_readable(kept->pidfd, gcr_proc_has_ended(kept->pid) ? -1 : SETTLE_MS))
+	if (gcr_becomes_readable(kept->pidfd, gcr_proc_has_ended(kept->pid) ? -1 : RELEASE_MS))
 		return;
 	if (!gcr_proc_stat(kept->pid, &stat) && stat.state == 'T') {
 		syslog(LOG_NOTICE,
@@ -86,7 +86,7 @@ static void settle(const char *mount, const struct gcr_kept *kept)
 		       (int)kept->pid, error.words);
 }
 
-static void settle_all(const char *mount, const struct gcr_kept *kept, size_t count)
+static void thaw_all(const char *mount, const struct gcr_kept *kept, size_t count)
 {
 	/* Each in a process of its own, so that one that hangs does not delay the others. */
 	for (size_t i = 0; i < count; i++) {
@@ -94,7 +94,7 @@ static void settle_all(const char *mount, const struct gcr_kept *kept, size_t co
 
 		if (child > 0)
 			continue;
-		settle(mount, &kept[i]);
+		thaw_released(mount, &kept[i]);
 		if (!child)
 			_exit(0);
 	}
@@ -158,7 +158,7 @@ static __attribute__((noreturn)) void keep(const char *mount, struct gcr_kept *k
 	} while (r < 0 && errno == EINTR);
 	if (r > 0)
 		_exit(0);
-	settle_all(mount, kept, count);
+	thaw_all(mount, kept, count);
 	_exit(0);
 }
 

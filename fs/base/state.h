@@ -61,7 +61,7 @@ bool gcr_state_is_transition(enum gcr_state state);
 /* Does the verb change only the storage of the held data, and no state? */
 bool gcr_verb_is_packing(enum gcr_verb verb);
 
-/* Is this a settled state of a place, whose contents can be dropped? */
+/* Is this a final state of a place, whose contents can be dropped? */
 bool gcr_state_is_of_place(enum gcr_state state);
 
 /* The state that @verb leads to; writing the verb in that state succeeds without effect. */

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "fs/engine/drive.h"
-#include "fs/process/link.h"
+#include "fs/engine/driver_session.h"
+#include "fs/process/library.h"
 #include "fs/process/vendor.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -96,7 +96,7 @@ const struct gcr_engine *gcr_engine_choose_by(struct gcr_process *process,
 const struct gcr_engine *gcr_engine_choose(struct gcr_process *process, const char **ret_reason)
 {
 	struct gcr_page_facts facts;
-	int r = gcr_link_last_facts(process, &facts);
+	int r = gcr_library_last_facts(process, &facts);
 
 	return gcr_engine_choose_by(process, r < 0 ? NULL : &facts, ret_reason);
 }
@@ -106,7 +106,7 @@ int gcr_engine_freeze(struct gcr_task *task, enum gcr_state *ret_state, struct g
 	int64_t deadline_usec = gcr_clock_usec() + CONNECT_USEC;
 	const char *unused;
 
-	while (gcr_link_is_due(task->process) && !gcr_task_stopped(task) &&
+	while (gcr_library_is_due(task->process) && !gcr_task_stopped(task) &&
 	       gcr_clock_usec() < deadline_usec)
 		usleep(CONNECT_LOOK_USEC);
 	/*
@@ -115,7 +115,7 @@ int gcr_engine_freeze(struct gcr_task *task, enum gcr_state *ret_state, struct g
 	 */
 	if (gcr_task_stopped(task)) {
 		*ret_state = task->from;
-		return gcr_drive_stopped(error);
+		return gcr_driver_session_stopped(error);
 	}
 	return gcr_engine_choose(task->process, &unused)->freeze(task, ret_state, error);
 }

@@ -19,7 +19,9 @@ struct gcr_engine {
 	int (*freeze)(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
 	int (*thaw)(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
 
-	/* Find out how an earlier daemon left the process, and bring it to a settled state. */
+	/*
+	 * Find out how an earlier daemon left the process, and bring it to a state without a verb.
+	 */
 	int (*recover)(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
 };
 

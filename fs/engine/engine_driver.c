@@ -14,16 +14,16 @@
  * of a roll-back; target killed in each; deadline in each; daemon killed in each.
  */
 #include "fs/engine/engine.h"
-#include "fs/engine/exchange.h"
+#include "fs/engine/swap.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "fs/base/log.h"
-#include "fs/engine/drive.h"
+#include "fs/engine/driver_session.h"
 #include "fs/engine/park.h"
-#include "fs/process/link.h"
+#include "fs/process/library.h"
 #include "fs/process/obstacles.h"
 #include "fs/process/unseen.h"
 #include "lib/cleanup.h"
@@ -32,15 +32,15 @@
 
 /*
  * Rolls back to running from any state of the driver. Removes the record on success. Errors and
- * *ret_state as of gcr_drive_to_running().
+ * *ret_state as of gcr_driver_to_running().
  */
-static int back_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
+static int back_to_running(struct gcr_driver_session *driver, enum gcr_state *ret_state,
 			   struct gcr_error *error)
 {
-	int result = gcr_drive_to_running(drive, ret_state, error);
+	int result = gcr_driver_to_running(driver, ret_state, error);
 
 	if (!result)
-		gcr_drive_remove_record(drive);
+		gcr_driver_remove_record(driver);
 	else if (*ret_state == GCR_STATE_FROZEN && result != -ESRCH)
 		gcr_error_prefix(error, "it stays frozen, intact");
 	return result;
@@ -51,24 +51,24 @@ static int back_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
  * calls the process running, removes the record instead, and *ret_state is running; that is no
  * error either.
  */
-static int back_to_frozen(struct gcr_drive *drive, enum gcr_state *ret_state,
+static int back_to_frozen(struct gcr_driver_session *driver, enum gcr_state *ret_state,
 			  struct gcr_error *error)
 {
 	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
 	int64_t since_usec = gcr_clock_usec();
 
-	gcr_drive_set_phase(drive, "rollback");
-	drive->rolling_back = true;
-	gcr_drive_leave(drive);
+	gcr_driver_session_set_phase(driver, "rollback");
+	driver->rolling_back = true;
+	gcr_driver_leave_admission(driver);
 	for (;;) {
 		struct gcr_result answer = {0};
-		int result = gcr_drive_ask_state(drive, &state, error);
+		int result = gcr_driver_ask_state(driver, &state, error);
 
 		*ret_state = GCR_STATE_FAILED;
 		if (!result && state == GCR_CONTROL_CHECKPOINTED) {
 			*ret_state = GCR_STATE_FROZEN;
-			if (gcr_drive_write_record(drive, GCR_RECORD_FROZEN, error) < 0)
-				gcr_log(LOG_WARNING, drive->process->pid, "%s", error->words);
+			if (gcr_driver_write_record(driver, GCR_RECORD_FROZEN, error) < 0)
+				gcr_log(LOG_WARNING, driver->process->pid, "%s", error->words);
 			return 0;
 		}
 		if (!result && state == GCR_CONTROL_RUNNING) {
@@ -76,20 +76,20 @@ static int back_to_frozen(struct gcr_drive *drive, enum gcr_state *ret_state,
 			 * Unpark before the record is removed: without a record no daemon knows
 			 * that the library is parked.
 			 */
-			gcr_unpark(drive->process);
-			gcr_drive_remove_record(drive);
+			gcr_unpark(driver->process);
+			gcr_driver_remove_record(driver);
 			*ret_state = GCR_STATE_RUNNING;
 			return 0;
 		}
 		if (!result)
-			result = gcr_drive_call(drive, GCR_MESSAGE_CHECKPOINT, 0, &answer, error);
+			result = gcr_driver_call(driver, GCR_MESSAGE_CHECKPOINT, 0, &answer, error);
 		if (!result && !answer.error)
 			continue;
 		if (answer.error)
 			result = gcr_error_set(error, EIO, "%s", answer.words);
-		if (gcr_drive_is_hopeless(drive, result, since_usec))
-			return gcr_drive_stuck(state, result, error);
-		gcr_drive_pause(drive, GCR_DRIVE_RETRY_MSEC);
+		if (gcr_driver_is_hopeless(driver, result, since_usec))
+			return gcr_driver_stuck(state, result, error);
+		gcr_driver_session_pause(driver, GCR_DRIVER_RETRY_MSEC);
 	}
 }
 
@@ -97,24 +97,24 @@ static int back_to_frozen(struct gcr_drive *drive, enum gcr_state *ret_state,
  * Ends a verb that failed with @result: undoes the verb with @back, which sets *ret_state. @error
  * keeps its message; if the roll-back fails too, its message is appended. Returns @result.
  */
-static int undo(struct gcr_drive *drive, int result,
-		int (*back)(struct gcr_drive *, enum gcr_state *, struct gcr_error *),
+static int undo(struct gcr_driver_session *driver, int result,
+		int (*back)(struct gcr_driver_session *, enum gcr_state *, struct gcr_error *),
 		enum gcr_state *ret_state, struct gcr_error *error)
 {
 	struct gcr_error back_error = {0};
 
-	if (back(drive, ret_state, &back_error) < 0) {
+	if (back(driver, ret_state, &back_error) < 0) {
 		char first[GCR_ERROR_WORDS_MAX];
 
 		snprintf(first, sizeof(first), "%s", error->words);
 		gcr_error_set(error, -result, "%s%s%s", first, *first ? "; " : "",
 			      back_error.words);
-		gcr_log(LOG_ERR, drive->process->pid, "roll-back: %s", back_error.words);
+		gcr_log(LOG_ERR, driver->process->pid, "roll-back: %s", back_error.words);
 	}
 	return result;
 }
 
-static void set_frozen(struct gcr_drive *drive, enum gcr_state *ret_state)
+static void set_frozen(struct gcr_driver_session *driver, enum gcr_state *ret_state)
 {
 	struct gcr_error error;
 
@@ -122,18 +122,18 @@ static void set_frozen(struct gcr_drive *drive, enum gcr_state *ret_state)
 	 * If this fails, the record of the intent remains, and leads a next daemon to the same
 	 * state.
 	 */
-	if (gcr_drive_write_record(drive, GCR_RECORD_FROZEN, &error) < 0)
-		gcr_log(LOG_WARNING, drive->process->pid, "%s", error.words);
+	if (gcr_driver_write_record(driver, GCR_RECORD_FROZEN, &error) < 0)
+		gcr_log(LOG_WARNING, driver->process->pid, "%s", error.words);
 	*ret_state = GCR_STATE_FROZEN;
 }
 
 /* Refuses command options that this engine does not support: -EOPNOTSUPP. */
-static int check_engine(struct gcr_drive *drive, struct gcr_error *error)
+static int check_engine(struct gcr_driver_session *driver, struct gcr_error *error)
 {
 	const char *reason;
 
-	gcr_engine_choose(drive->process, &reason);
-	if (drive->task->command->data)
+	gcr_engine_choose(driver->process, &reason);
+	if (driver->task->command->data)
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "the driver alone cannot leave the context where it is: %s",
 				     reason);
@@ -145,17 +145,17 @@ static int check_engine(struct gcr_drive *drive, struct gcr_error *error)
  * is memory that can be read whatever the program's threads do, even if the driver has blocked
  * them. *ret_seen: the process has a library, and no call bypasses it.
  */
-static int check_facts(struct gcr_drive *drive, bool *ret_seen, struct gcr_error *error)
+static int check_facts(struct gcr_driver_session *driver, bool *ret_seen, struct gcr_error *error)
 {
-	struct gcr_process *process = drive->process;
+	struct gcr_process *process = driver->process;
 	struct gcr_page_facts facts = {0};
 	bool was_handed_over;
 	const char *reason;
 	int r;
 
-	r = gcr_link_facts(process, &facts);
+	r = gcr_library_facts(process, &facts);
 	if (r == -ENOTCONN)
-		r = gcr_link_facts_unconnected(process, &facts);
+		r = gcr_library_facts_unconnected(process, &facts);
 	if (gcr_proc_is_silent(r))
 		return gcr_error_set(error, ETIMEDOUT, "process %d " GCR_PROC_SILENT_WORDS,
 				     (int)process->pid);
@@ -185,12 +185,12 @@ static int check_facts(struct gcr_drive *drive, bool *ret_seen, struct gcr_error
  * Makes the checks whose result can change until the driver has the process locked. *ret_seen as in
  * check_facts().
  */
-static int check_sharing(struct gcr_drive *drive, bool *ret_seen, struct gcr_error *error)
+static int check_sharing(struct gcr_driver_session *driver, bool *ret_seen, struct gcr_error *error)
 {
-	int result = check_facts(drive, ret_seen, error);
+	int result = check_facts(driver, ret_seen, error);
 
-	if (!result && !*ret_seen && !drive->task->command->unseen)
-		result = gcr_unseen_check(drive->process, error);
+	if (!result && !*ret_seen && !driver->task->command->unseen)
+		result = gcr_unseen_check(driver->process, error);
 	return result;
 }
 
@@ -200,12 +200,12 @@ static int check_sharing(struct gcr_drive *drive, bool *ret_seen, struct gcr_err
  * sharing is counted, without any action of the program's threads, which the driver may have
  * blocked.
  */
-static int check_locked(struct gcr_drive *drive, bool was_seen, struct gcr_error *error)
+static int check_locked(struct gcr_driver_session *driver, bool was_seen, struct gcr_error *error)
 {
 	bool is_seen = false;
-	int result = check_sharing(drive, &is_seen, error);
+	int result = check_sharing(driver, &is_seen, error);
 
-	if (!result && was_seen && !is_seen && !drive->task->command->unseen)
+	if (!result && was_seen && !is_seen && !driver->task->command->unseen)
 		result = gcr_error_set(error, EOPNOTSUPP,
 				       "what it shares can be seen no more: its preload library "
 				       "has gone, or something calls the driver past it");
@@ -232,7 +232,8 @@ static uint64_t need_of(struct gcr_process *process)
 	return bytes;
 }
 
-static int freeze(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
+static int freeze(struct gcr_driver_session *driver, enum gcr_state *ret_state,
+		  struct gcr_error *error)
 {
 	struct gcr_hello hello = {0};
 	bool is_seen = false;
@@ -240,83 +241,84 @@ static int freeze(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr
 	int result;
 
 	*ret_state = GCR_STATE_RUNNING;
-	gcr_drive_set_phase(drive, "preflight");
-	result = check_engine(drive, error);
+	gcr_driver_session_set_phase(driver, "preflight");
+	result = check_engine(driver, error);
 	if (!result)
-		result = check_sharing(drive, &is_seen, error);
+		result = check_sharing(driver, &is_seen, error);
 	if (!result)
-		result = gcr_drive_need_helper(drive, error);
+		result = gcr_driver_need_helper(driver, error);
 	if (result < 0)
 		return result;
-	gcr_helpers_hello(drive->vendor->helpers, &hello);
-	result = gcr_drive_preflight(drive, hello.driver_version, error);
+	gcr_helpers_hello(driver->vendor->helpers, &hello);
+	result = gcr_driver_preflight(driver, hello.driver_version, error);
 	if (!result)
-		result = gcr_drive_take_stock(drive, error);
+		result = gcr_driver_take_stock(driver, error);
 	if (!result)
-		result = gcr_drive_check_host_room(drive, error);
+		result = gcr_driver_check_host_room(driver, error);
 	if (!result)
-		result = gcr_drive_check_running(drive, ret_state, error);
+		result = gcr_driver_check_running(driver, ret_state, error);
 	if (result < 0)
 		return result == -EPIPE ? -EIO : result;
-	result = gcr_drive_new_generation(drive, error);
+	result = gcr_driver_new_generation(driver, error);
 	if (!result)
-		result = gcr_drive_write_record(drive, GCR_RECORD_FREEZING, error);
+		result = gcr_driver_write_record(driver, GCR_RECORD_FREEZING, error);
 	if (result < 0)
 		return result;
 	since_usec = gcr_clock_usec();
-	result = gcr_drive_lock(drive, error);
-	if (!result && gcr_task_stopped(drive->task))
-		result = gcr_drive_stopped(error);
+	result = gcr_driver_lock(driver, error);
+	if (!result && gcr_task_stopped(driver->task))
+		result = gcr_driver_session_stopped(error);
 	if (!result)
-		result = check_locked(drive, is_seen, error);
+		result = check_locked(driver, is_seen, error);
 	if (!result)
-		result = gcr_drive_checkpoint(drive, error);
-	drive->task->timing.control_usec = gcr_clock_usec() - since_usec;
+		result = gcr_driver_checkpoint(driver, error);
+	driver->task->timing.control_usec = gcr_clock_usec() - since_usec;
 	if (!result)
-		result = gcr_drive_measure_freed(drive, error);
-	drive->task->timing.bytes = need_of(drive->process);
+		result = gcr_driver_measure_freed(driver, error);
+	driver->task->timing.bytes = need_of(driver->process);
 	if (!result)
-		result = gcr_exchange_commit(drive->task) < 0 ? gcr_drive_stopped(error) : 0;
+		result = gcr_swap_commit(driver->task) < 0 ? gcr_driver_session_stopped(error) : 0;
 	if (result < 0)
-		return undo(drive, result, back_to_running, ret_state, error);
-	set_frozen(drive, ret_state);
+		return undo(driver, result, back_to_running, ret_state, error);
+	set_frozen(driver, ret_state);
 	return 0;
 }
 
-static int thaw(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
+static int thaw(struct gcr_driver_session *driver, enum gcr_state *ret_state,
+		struct gcr_error *error)
 {
 	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
 	int64_t since_usec;
 	int result;
 
-	*ret_state = drive->task->from;
-	gcr_drive_set_phase(drive, "admission");
-	result = gcr_drive_check_stopped(drive, error);
+	*ret_state = driver->task->from;
+	gcr_driver_session_set_phase(driver, "admission");
+	result = gcr_driver_check_stopped(driver, error);
 	if (!result)
-		result = gcr_drive_ask_state(drive, &state, error);
+		result = gcr_driver_ask_state(driver, &state, error);
 	if (!result)
-		gcr_drive_recover_places(drive, state);
+		gcr_driver_recover_places(driver, state);
 	if (!result)
-		result = gcr_drive_make_pairs(drive, error);
+		result = gcr_driver_make_pairs(driver, error);
 	if (!result)
-		result = gcr_drive_follow_context(drive, state, error);
+		result = gcr_driver_follow_context(driver, state, error);
 	if (result < 0)
 		return result == -EPIPE ? -EIO : result;
 	if (state == GCR_CONTROL_CHECKPOINTED) {
-		drive->task->timing.bytes = need_of(drive->process);
-		gcr_task_set_bytes(drive->task, drive->task->timing.bytes);
-		result = gcr_drive_admit(drive, error);
+		driver->task->timing.bytes = need_of(driver->process);
+		gcr_task_set_bytes(driver->task, driver->task->timing.bytes);
+		result = gcr_driver_take_admission(driver, error);
 		if (result < 0)
-			return result == -ECANCELED ? gcr_drive_stopped(error) : result;
-		if (gcr_task_stopped(drive->task))
-			return gcr_drive_stopped(error);
-		result = gcr_drive_write_record(drive, GCR_RECORD_THAWING, error);
+			return result == -ECANCELED ? gcr_driver_session_stopped(error) : result;
+		if (gcr_task_stopped(driver->task))
+			return gcr_driver_session_stopped(error);
+		result = gcr_driver_write_record(driver, GCR_RECORD_THAWING, error);
 		*ret_state = GCR_STATE_FROZEN;
 		since_usec = gcr_clock_usec();
 		if (!result)
-			result = gcr_drive_restore(drive, ret_state, error);
-		drive->task->timing.control_usec = gcr_clock_usec() - since_usec;
-		gcr_drive_leave(drive);
+			result = gcr_driver_restore(driver, ret_state, error);
+		driver->task->timing.control_usec = gcr_clock_usec() - since_usec;
+		gcr_driver_leave_admission(driver);
 		if (*ret_state == GCR_STATE_FAILED)
 			return result;
 	} else if (state != GCR_CONTROL_LOCKED && state != GCR_CONTROL_RUNNING) {
@@ -324,13 +326,13 @@ static int thaw(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_e
 		return gcr_error_set(error, EIO, "the driver says the process has failed");
 	}
 	if (!result)
-		result = gcr_exchange_commit(drive->task) < 0 ? gcr_drive_stopped(error) : 0;
+		result = gcr_swap_commit(driver->task) < 0 ? gcr_driver_session_stopped(error) : 0;
 	if (!result && state != GCR_CONTROL_RUNNING)
-		result = gcr_drive_unlock(drive, error);
+		result = gcr_driver_unlock(driver, error);
 	if (result < 0)
-		return undo(drive, result, back_to_frozen, ret_state, error);
-	gcr_unpark(drive->process);
-	gcr_drive_remove_record(drive);
+		return undo(driver, result, back_to_frozen, ret_state, error);
+	gcr_unpark(driver->process);
+	gcr_driver_remove_record(driver);
 	*ret_state = GCR_STATE_RUNNING;
 	return 0;
 }
@@ -340,24 +342,25 @@ static int thaw(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_e
  * whose writer no longer waits. A process that the driver has checkpointed is frozen. A process
  * that the driver has only locked is brought back to running.
  */
-static int recover(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
+static int recover(struct gcr_driver_session *driver, enum gcr_state *ret_state,
+		   struct gcr_error *error)
 {
 	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
 	int result;
 
-	gcr_drive_set_phase(drive, "recovery");
+	gcr_driver_session_set_phase(driver, "recovery");
 	/* A transitional state must not stay: no verb would apply, but thaw may still help. */
-	*ret_state = drive->task->from == GCR_STATE_FROZEN ? GCR_STATE_FROZEN : GCR_STATE_FAILED;
-	result = gcr_drive_ask_state(drive, &state, error);
+	*ret_state = driver->task->from == GCR_STATE_FROZEN ? GCR_STATE_FROZEN : GCR_STATE_FAILED;
+	result = gcr_driver_ask_state(driver, &state, error);
 	if (result < 0)
 		return result;
-	gcr_drive_recover_places(drive, state);
+	gcr_driver_recover_places(driver, state);
 	if (state == GCR_CONTROL_CHECKPOINTED) {
-		gcr_drive_assume_need(drive);
-		set_frozen(drive, ret_state);
+		gcr_driver_assume_need(driver);
+		set_frozen(driver, ret_state);
 		return 0;
 	}
-	return back_to_running(drive, ret_state, error);
+	return back_to_running(driver, ret_state, error);
 }
 
 /* Called after every verb: a frozen process holds the VRAM that it used, a running one nothing. */
@@ -371,20 +374,20 @@ static void set_held(struct gcr_process *process, enum gcr_state state)
 }
 
 static int run(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error,
-	       int (*verb)(struct gcr_drive *, enum gcr_state *, struct gcr_error *))
+	       int (*verb)(struct gcr_driver_session *, enum gcr_state *, struct gcr_error *))
 {
-	_cleanup_free_ struct gcr_drive *drive = malloc(sizeof(*drive));
+	_cleanup_free_ struct gcr_driver_session *driver = malloc(sizeof(*driver));
 	int result;
 
 	*ret_state = gcr_state_is_transition(task->from) ? GCR_STATE_FAILED : task->from;
-	if (!drive)
+	if (!driver)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	gcr_drive_init(drive, task, gcr_engine_driver.name);
-	result = verb(drive, ret_state, error);
+	gcr_driver_session_init(driver, task, gcr_engine_driver.name);
+	result = verb(driver, ret_state, error);
 	if (result < 0)
-		result = gcr_drive_explain_end(drive, result, error);
-	gcr_drive_let_go(drive, result, ret_state);
-	gcr_drive_finish(drive);
+		result = gcr_driver_explain_end(driver, result, error);
+	gcr_driver_let_go(driver, result, ret_state);
+	gcr_driver_session_finish(driver);
 	set_held(task->process, *ret_state);
 	return result;
 }

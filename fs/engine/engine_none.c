@@ -7,7 +7,7 @@
 
 #include <errno.h>
 
-#include "fs/process/link.h"
+#include "fs/process/library.h"
 #include "fs/process/process.h"
 
 static int explain(struct gcr_process *process, struct gcr_error *error)
@@ -17,7 +17,7 @@ static int explain(struct gcr_process *process, struct gcr_error *error)
 	/* An ending process loses its library first. */
 	if (gcr_process_is_going(process))
 		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
-	if (gcr_link_is_due(process))
+	if (gcr_library_is_due(process))
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "%s's driver cannot freeze it, and its preload library has "
 				     "not connected to this daemon",
@@ -38,7 +38,7 @@ int gcr_engine_check(struct gcr_process *process, struct gcr_error *error)
 {
 	const char *unused;
 
-	if (gcr_process_state(process) == GCR_STATE_FROZEN || gcr_link_is_due(process) ||
+	if (gcr_process_state(process) == GCR_STATE_FROZEN || gcr_library_is_due(process) ||
 	    gcr_engine_choose(process, &unused) != &gcr_engine_none)
 		return 0;
 	return explain(process, error);

@@ -17,7 +17,7 @@
  *
  * Points at which the process could be lost, each with a test that fires there: gate, table, store
  * full, SAVE, HOLD, hand-over, worker, Lock, Checkpoint, copy, vote, record, COMMIT; CREATE,
- * ballast, EXPORT, Restore, Unlock, RECEIVE, copy in, vote, SETTLE, GATE_OPEN: an error from each,
+ * ballast, EXPORT, Restore, Unlock, RECEIVE, copy in, vote, FINISH, GATE_OPEN: an error from each,
  * the helper, the worker, the daemon or the program killed in each, and a deadline or a cancel in
  * each.
  */
@@ -28,7 +28,7 @@
 #include <unistd.h>
 
 #include "fs/base/log.h"
-#include "fs/engine/exchange.h"
+#include "fs/engine/swap.h"
 #include "fs/engine/vmm.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -38,15 +38,14 @@
 
 /*
  * The process does not answer: releases the GPU resources that the verb holds. Called as
- * drive->let_others().
+ * driver->let_others().
  */
-static void let_others(struct gcr_drive *drive)
+static void let_others(struct gcr_driver_session *driver)
 {
-	struct gcr_vmm *vmm = (struct gcr_vmm *)((char *)drive - offsetof(struct gcr_vmm, drive));
+	struct gcr_vmm *vmm = (struct gcr_vmm *)((char *)driver - offsetof(struct gcr_vmm, driver));
 
-	if (drive->task->exchange)
-		gcr_exchange_let_others(drive,
-					gcr_exchange_freezes(drive->task) ? vmm->snapshot : NULL);
+	if (driver->task->swap)
+		gcr_swap_let_others(driver, gcr_swap_freezes(driver->task) ? vmm->snapshot : NULL);
 	gcr_vmm_set_workers_aside(vmm);
 	gcr_vmm_give_usage_up(vmm);
 }
@@ -54,8 +53,8 @@ static void let_others(struct gcr_drive *drive)
 void gcr_vmm_init(struct gcr_vmm *vmm, struct gcr_task *task)
 {
 	*vmm = (struct gcr_vmm){0};
-	gcr_drive_init(&vmm->drive, task, task->process->vendor->backend->engine);
-	vmm->drive.let_others = let_others;
+	gcr_driver_session_init(&vmm->driver, task, task->process->vendor->backend->engine);
+	vmm->driver.let_others = let_others;
 }
 
 /*
@@ -64,9 +63,9 @@ void gcr_vmm_init(struct gcr_vmm *vmm, struct gcr_task *task)
  */
 static void let_go_of_snapshot(struct gcr_vmm *vmm)
 {
-	struct gcr_process *process = vmm->drive.process;
+	struct gcr_process *process = vmm->driver.process;
 	struct gcr_snapshot *snapshot = TAKE_PTR(vmm->snapshot);
-	struct gcr_store *store = vmm->drive.daemon->store;
+	struct gcr_store *store = vmm->driver.daemon->store;
 
 	if (!snapshot)
 		return;
@@ -90,10 +89,10 @@ void gcr_vmm_finish(struct gcr_vmm *vmm)
 	free(vmm->handles);
 	gcr_digest_buffer_destroy(vmm->digests);
 	gcr_vmm_drop_transit(vmm);
-	gcr_link_put(TAKE_PTR(vmm->link));
+	gcr_library_put(TAKE_PTR(vmm->library));
 	let_go_of_snapshot(vmm);
 	free(vmm->own_extents);
-	gcr_drive_finish(&vmm->drive);
+	gcr_driver_session_finish(&vmm->driver);
 }
 
 int gcr_vmm_map_error(int result, struct gcr_error *error)
@@ -108,7 +107,7 @@ int gcr_vmm_map_error(int result, struct gcr_error *error)
 	return -error->number;
 }
 
-int64_t gcr_vmm_lap(int64_t *since_usec)
+int64_t gcr_vmm_elapsed(int64_t *since_usec)
 {
 	int64_t now_usec = gcr_clock_usec();
 	int64_t duration_usec = now_usec - *since_usec;
@@ -127,7 +126,7 @@ void gcr_vmm_add_words(struct gcr_vmm *vmm, const struct gcr_error *back_error,
 	snprintf(first, sizeof(first), "%s", error->words);
 	gcr_error_set(error, error->number ? error->number : back_error->number, "%s%s%s", first,
 		      *first ? "; " : "", back_error->words);
-	gcr_log(LOG_ERR, vmm->drive.process->pid, "roll-back: %s", back_error->words);
+	gcr_log(LOG_ERR, vmm->driver.process->pid, "roll-back: %s", back_error->words);
 }
 
 /*
@@ -166,12 +165,12 @@ int gcr_vmm_back_to_running(struct gcr_vmm *vmm, bool by_driver, enum gcr_state 
 	int result = 0;
 
 	gcr_vmm_close_sessions(vmm);
-	gcr_drive_set_phase(&vmm->drive, "rollback");
-	vmm->drive.rolling_back = true;
+	gcr_driver_session_set_phase(&vmm->driver, "rollback");
+	vmm->driver.rolling_back = true;
 	if (by_driver)
-		result = gcr_drive_to_running(&vmm->drive, ret_state, error);
+		result = gcr_driver_to_running(&vmm->driver, ret_state, error);
 	/* The library may never answer: give the admission back before the request. */
-	gcr_drive_leave(&vmm->drive);
+	gcr_driver_leave_admission(&vmm->driver);
 	if (vmm->transit)
 		gcr_transit_stop(vmm->transit);
 	if (!result)
@@ -182,7 +181,7 @@ int gcr_vmm_back_to_running(struct gcr_vmm *vmm, bool by_driver, enum gcr_state 
 	}
 	vmm->needs_transit = false;
 	*ret_state = GCR_STATE_RUNNING;
-	gcr_drive_remove_record(&vmm->drive);
+	gcr_driver_remove_record(&vmm->driver);
 	if (vmm->snapshot)
 		gcr_snapshot_discard(TAKE_PTR(vmm->snapshot));
 	vmm->extents = NULL;
@@ -191,9 +190,9 @@ int gcr_vmm_back_to_running(struct gcr_vmm *vmm, bool by_driver, enum gcr_state 
 
 void gcr_vmm_let_workers_go(struct gcr_vmm *vmm)
 {
-	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_driver_session *driver = &vmm->driver;
 
-	if (gcr_task_is_alone(drive->task) && !drive->need_unknown)
+	if (gcr_task_is_alone(driver->task) && !driver->need_unknown)
 		gcr_vmm_begin_close(vmm);
 	else
 		gcr_vmm_close_sessions(vmm);
@@ -203,11 +202,11 @@ void gcr_vmm_let_workers_go(struct gcr_vmm *vmm)
 
 void gcr_vmm_set_running(struct gcr_vmm *vmm)
 {
-	struct gcr_process *process = vmm->drive.process;
+	struct gcr_process *process = vmm->driver.process;
 	struct gcr_snapshot *snapshot;
 	bool may_keep;
 
-	gcr_drive_remove_record(&vmm->drive);
+	gcr_driver_remove_record(&vmm->driver);
 	pthread_mutex_lock(&process->lock);
 	snapshot = TAKE_PTR(process->snapshot);
 	process->pinned_by = 0;
@@ -222,7 +221,7 @@ void gcr_vmm_set_running(struct gcr_vmm *vmm)
 		gcr_snapshot_discard(snapshot);
 	/* The end of the process was handled before the snapshot was kept: drop it here. */
 	if (may_keep && gcr_process_has_ended(process))
-		gcr_store_drop_kept(vmm->drive.daemon->store, process->pid, process->start_ticks);
+		gcr_store_drop_kept(vmm->driver.daemon->store, process->pid, process->start_ticks);
 }
 
 void gcr_vmm_use_snapshot(struct gcr_vmm *vmm)
@@ -242,7 +241,7 @@ void gcr_vmm_use_snapshot(struct gcr_vmm *vmm)
  */
 static void let_program_go(struct gcr_vmm *vmm)
 {
-	struct gcr_process *process = vmm->drive.process;
+	struct gcr_process *process = vmm->driver.process;
 	struct gcr_snapshot *snapshot;
 	struct gcr_error unused;
 
@@ -251,7 +250,7 @@ static void let_program_go(struct gcr_vmm *vmm)
 	 * The library may not know: then the program's threads wait at the gate, perhaps in its
 	 * exit.
 	 */
-	if (!gcr_link_is_ending(process) && gcr_vmm_connect(vmm, TELL_USEC, &unused) == 0)
+	if (!gcr_library_is_ending(process) && gcr_vmm_connect(vmm, TELL_USEC, &unused) == 0)
 		gcr_vmm_ask(vmm, GCR_MESSAGE_DRIVER_GONE, &unused);
 	pthread_mutex_lock(&process->lock);
 	snapshot = TAKE_PTR(process->snapshot);
@@ -294,8 +293,8 @@ static int run(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_erro
 	result = verb(vmm, ret_state, error);
 	/* Any failure may be a consequence of the process's end. */
 	if (result < 0)
-		result = gcr_drive_explain_end(&vmm->drive, result, error);
-	if (gcr_drive_let_go(&vmm->drive, result, ret_state))
+		result = gcr_driver_explain_end(&vmm->driver, result, error);
+	if (gcr_driver_let_go(&vmm->driver, result, ret_state))
 		let_program_go(vmm);
 	task->timing = vmm->timing;
 	gcr_vmm_finish(vmm);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Parking takes one request over the link. The daemon keeps the library's page, through which it
+ * Parking takes one request to the library. The daemon keeps the library's page, through which it
  * lets the library connect again.
  */
 #include "fs/engine/park.h"
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "fs/base/log.h"
-#include "fs/process/link.h"
+#include "fs/process/library.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/proc_page.h"
@@ -23,7 +23,7 @@
 #define CONNECT_USEC (5 * GCR_USEC_PER_SEC)
 #define ANSWER_USEC  (5 * GCR_USEC_PER_SEC)
 
-static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error)
+static int ask(struct gcr_library *library, uint32_t limit_ms, struct gcr_error *error)
 {
 	const struct gcr_park request = {.limit_ms = limit_ms};
 	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
@@ -32,8 +32,8 @@ static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error
 
 	if (!message)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	result =
-		gcr_link_request(link, GCR_MESSAGE_PARK, &request, sizeof(request), NULL, 0, error);
+	result = gcr_library_request(library, GCR_MESSAGE_PARK, &request, sizeof(request), NULL, 0,
+				     error);
 	if (result < 0)
 		return result;
 	/* One limit for all messages: a library could send others without end. */
@@ -41,7 +41,8 @@ static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error
 	do {
 		int64_t left_usec = until_usec - gcr_clock_usec();
 
-		result = left_usec > 0 ? gcr_link_receive(link, left_usec, message) : -ETIMEDOUT;
+		result = left_usec > 0 ? gcr_library_receive(library, left_usec, message)
+				       : -ETIMEDOUT;
 		if (result == -EINTR)
 			return gcr_error_set(error, ESRCH, "it has ended");
 		if (result == -ETIMEDOUT)
@@ -51,7 +52,7 @@ static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error
 			return gcr_error_set(error, ENOTCONN, "its preload library is gone");
 		gcr_message_close_fds(message);
 	} while (message->header.type != GCR_MESSAGE_RESULT);
-	return gcr_link_answer(message, NULL, error);
+	return gcr_library_answer(message, NULL, error);
 }
 
 /*
@@ -59,7 +60,7 @@ static int ask(struct gcr_link *link, uint32_t limit_ms, struct gcr_error *error
  * then the connection is a socket that leads out of the process tree, with which CRIU cannot dump
  * the process.
  */
-static int wait_for_end(struct gcr_link *link, struct gcr_error *error)
+static int wait_for_end(struct gcr_library *library, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_message *message = malloc(sizeof(*message));
 	int64_t until_usec = gcr_clock_usec() + ANSWER_USEC;
@@ -68,7 +69,7 @@ static int wait_for_end(struct gcr_link *link, struct gcr_error *error)
 	if (!message)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	do {
-		result = gcr_link_receive(link, until_usec - gcr_clock_usec(), message);
+		result = gcr_library_receive(library, until_usec - gcr_clock_usec(), message);
 		if (!result)
 			gcr_message_close_fds(message);
 	} while (!result && gcr_clock_usec() < until_usec);
@@ -92,27 +93,27 @@ static void keep_page(struct gcr_process *process, int page_fd)
 int gcr_park(struct gcr_process *process, uint32_t limit_ms, struct gcr_error *error)
 {
 	_cleanup_close_ int page_fd = -1;
-	struct gcr_link *link;
+	struct gcr_library *library;
 	bool is_parked;
 	int result;
 
 	pthread_mutex_lock(&process->lock);
-	is_parked = process->parked_page_fd >= 0 && !process->link;
+	is_parked = process->parked_page_fd >= 0 && !process->library;
 	pthread_mutex_unlock(&process->lock);
 	if (is_parked)
 		return 0;
-	result = gcr_link_take(process, CONNECT_USEC, &link, error);
+	result = gcr_library_take(process, CONNECT_USEC, &library, error);
 	if (result < 0)
 		return result;
-	page_fd = fcntl(gcr_link_page_fd(link), F_DUPFD_CLOEXEC, 0);
+	page_fd = fcntl(gcr_library_page_fd(library), F_DUPFD_CLOEXEC, 0);
 	result = page_fd < 0 ? gcr_error_set(error, EMFILE, "too many files are open")
-			     : ask(link, limit_ms, error);
+			     : ask(library, limit_ms, error);
 	if (!result) {
 		/* Even if this fails the library is parked, and can be unparked. */
 		keep_page(process, TAKE_FD(page_fd));
-		result = wait_for_end(link, error);
+		result = wait_for_end(library, error);
 	}
-	gcr_link_put(link);
+	gcr_library_put(library);
 	return result;
 }
 
@@ -132,7 +133,7 @@ void gcr_unpark(struct gcr_process *process)
 	int result;
 
 	pthread_mutex_lock(&process->lock);
-	is_connected = process->link;
+	is_connected = process->library;
 	page_fd = process->parked_page_fd;
 	process->parked_page_fd = -1;
 	pthread_mutex_unlock(&process->lock);

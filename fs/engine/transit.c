@@ -58,7 +58,7 @@ struct gcr_transit {
 	pthread_cond_t ended;	    /* used with lock */
 	enum gcr_transit_way way;
 	atomic_bool is_over;   /* stop copying: the copy has failed, or is given up */
-	bool is_counted;       /* taken_bytes are yet to be settled */
+	bool is_counted;       /* taken_bytes are yet to be recounted */
 	uint64_t before_bytes; /* of the store's files, when the copy began */
 
 	pthread_mutex_t lock; /* guards the following fields */
@@ -224,7 +224,7 @@ struct piece {
 	uint64_t end;
 	bool keeps_memory;   /* the store's file may be mapped, so no hole is made in it */
 	bool grows;	     /* room has to be taken before memory is allocated in it */
-	bool is_shared;	     /* another folder has counted the file as it is */
+	bool is_shared;	     /* another subtree has counted the file as it is */
 	uint64_t paid_until; /* for the pages before, room has been taken */
 };
 
@@ -310,7 +310,7 @@ static size_t run_of(const char *buffer, size_t bytes, bool *ret_zero)
 /*
  * Takes room for the pages of @fd, a file of the store, that the next write of @bytes at @offset
  * will allocate. -EDQUOT, -ENOSPC: there is no room; -EBUSY: the file is shared with another
- * folder.
+ * subtree.
  */
 static int pay(struct gcr_transit *transit, struct piece *piece, int fd, uint64_t offset,
 	       uint64_t bytes)
@@ -451,7 +451,7 @@ static int copy_back(struct gcr_transit *transit, int from_fd, int to_fd, struct
 	if (fstat(to_fd, &stat) < 0)
 		result = -errno;
 	piece->grows = true;
-	piece->is_shared = !result && (stat.st_nlink != 1 || gcr_inodes_folders(&stat) > 2);
+	piece->is_shared = !result && (stat.st_nlink != 1 || gcr_inodes_subtrees(&stat) > 2);
 	piece->keeps_memory = !result && (piece->is_shared || gcr_inodes_is_passed(&stat));
 	if (!result)
 		result = copy_out(transit, from_fd, to_fd, piece, buffer);
@@ -582,7 +582,7 @@ int gcr_transit_end(struct gcr_transit *transit, bool (*is_to_stop)(void *data),
 	while (transit->threads_count)
 		pthread_join(transit->threads[--transit->threads_count], NULL);
 	if (transit->is_counted)
-		gcr_snapshot_settle_growth(transit->snapshot, transit->first, transit->taken_bytes,
+		gcr_snapshot_finish_growth(transit->snapshot, transit->first, transit->taken_bytes,
 					   transit->before_bytes);
 	transit->is_counted = false;
 	if (is_stopped && !transit->error.number)

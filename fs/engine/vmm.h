@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A verb of one process (a task) as the vmm engine carries it out: its requests to the process's
- * preload library (vmm_link.c) and to the workers of its GPUs (vmm_worker.c). All functions run on
- * the task's thread and fill @error with a message when they return a negative errno.
+ * preload library (vmm_library.c) and to the workers of its GPUs (vmm_worker.c). All functions run
+ * on the task's thread and fill @error with a message when they return a negative errno.
  */
 #ifndef GCR_FS_ENGINE_VMM_H
 #define GCR_FS_ENGINE_VMM_H
@@ -12,9 +12,9 @@
 #include <stdint.h>
 
 #include "fs/base/digest_buffer.h"
-#include "fs/engine/drive.h"
+#include "fs/engine/driver_session.h"
 #include "fs/engine/transit.h"
-#include "fs/process/link.h"
+#include "fs/process/library.h"
 #include "fs/store/store.h"
 #include "lib/clock.h"
 #include "lib/page.h"
@@ -30,7 +30,7 @@ struct gcr_vmm_worker {
 	bool is_ending;		   /* END is not answered yet */
 	uint64_t own_bytes;	   /* VRAM that the worker had before its session, 0 if not known */
 	bool has_imported;	   /* the worker has imported memory of the program */
-	bool is_second; /* the GPU's second worker, beside that of the exchange's other task */
+	bool is_second; /* the GPU's second worker, beside that of the swap's other task */
 	bool has_ended; /* the worker is gone; its reference keeps others from starting one */
 };
 
@@ -38,8 +38,8 @@ struct gcr_vmm_worker {
  * The state of one verb, from gcr_vmm_init() to gcr_vmm_finish(). Only the task's thread uses it.
  */
 struct gcr_vmm {
-	struct gcr_drive drive;
-	struct gcr_link *link;	       /* NULL: not taken */
+	struct gcr_driver_session driver;
+	struct gcr_library *library;   /* NULL: not taken */
 	enum gcr_preload_phase phase;  /* the library's phase, from its last answer */
 	struct gcr_snapshot *snapshot; /* NULL: none */
 	struct gcr_transit *transit;   /* the library's files for managed memory; or NULL */
@@ -76,7 +76,7 @@ void gcr_vmm_finish(struct gcr_vmm *vmm);
 int gcr_vmm_map_error(int result, struct gcr_error *error);
 
 /* Returns the microseconds since *@since_usec, and sets *@since_usec to now. */
-int64_t gcr_vmm_lap(int64_t *since_usec);
+int64_t gcr_vmm_elapsed(int64_t *since_usec);
 
 /* Appends the message of a failed roll-back to @error, whose own message stays first. */
 void gcr_vmm_add_words(struct gcr_vmm *vmm, const struct gcr_error *back_error,
@@ -132,7 +132,7 @@ int gcr_vmm_recover_to_running(struct gcr_vmm *vmm, enum gcr_state *ret_state,
  */
 int gcr_vmm_reach(struct gcr_vmm *vmm, enum gcr_control_state *control, struct gcr_error *error);
 
-/* ---- vmm_link.c: requests to the library ---- */
+/* ---- vmm_library.c: requests to the library ---- */
 
 /* How long to wait for the library of a frozen program, which may have to reconnect. */
 #define GCR_VMM_RECONNECT_USEC (20 * GCR_USEC_PER_SEC)
@@ -144,9 +144,9 @@ int gcr_vmm_reach(struct gcr_vmm *vmm, enum gcr_control_state *control, struct g
 int gcr_vmm_facts(struct gcr_vmm *vmm, struct gcr_page_facts *ret_facts, struct gcr_error *error);
 
 /*
- * Takes the link to the library, waiting at most @timeout_usec for one that is not connected; on
- * success vmm->phase is set. -ENOTCONN: the library is gone or has not connected; -EBUSY: another
- * verb has the link, or the library's page cannot be read in time; -ESRCH, ...
+ * Takes the library, waiting at most @timeout_usec for one that is not connected; on success
+ * vmm->phase is set. -ENOTCONN: the library is gone or has not connected; -EBUSY: another verb has
+ * the library, or the library's page cannot be read in time; -ESRCH, ...
  */
 int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error *error);
 
@@ -162,7 +162,7 @@ int gcr_vmm_ask(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error);
  * program to end. Also returns 0 without a request if vmm->phase shows that there is nothing to ask
  * for, because the program has all its memory. Errors that the library answers are returned, but
  * for GATE_OPEN are not taken for an answer. Gives up, with the last error, when
- * gcr_drive_is_hopeless() says so.
+ * gcr_driver_is_hopeless() says so.
  */
 int gcr_vmm_request_until_answered(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error);
 
@@ -201,7 +201,7 @@ int gcr_vmm_send_files(struct gcr_vmm *vmm, struct gcr_error *error);
 int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
- * TAKE_BACK or SETTLE (@type), with the program's threads stopped if there is managed memory.
+ * TAKE_BACK or FINISH (@type), with the program's threads stopped if there is managed memory.
  * -EBUSY, -EOPNOTSUPP: the threads cannot be stopped.
  */
 int gcr_vmm_bring_in(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error);
@@ -320,9 +320,8 @@ int gcr_vmm_begin_copy(struct gcr_vmm *vmm, struct gcr_error *error);
 int gcr_vmm_end_copy(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
- * Ends the other workers of the same GPUs if they are idle: those of the other task of an exchange,
- * or those that an earlier exchange left. Their contexts take VRAM. Returns false if there were
- * none.
+ * Ends the other workers of the same GPUs if they are idle: those of the other task of a swap, or
+ * those that an earlier swap left. Their contexts take VRAM. Returns false if there were none.
  */
 bool gcr_vmm_end_idle_workers(struct gcr_vmm *vmm);
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "fs/base/log.h"
-#include "fs/engine/exchange.h"
+#include "fs/engine/swap.h"
 #include "fs/helper/helper.h"
 #include "fs/process/children.h"
 #include "fs/process/gpus.h"
@@ -41,7 +41,7 @@ static int check_facts(struct gcr_vmm *vmm, struct gcr_error *error)
 				     "the gate is incomplete: something in it calls the driver "
 				     "past it (%s)",
 				     facts.incomplete);
-	return gcr_obstacles_check(vmm->drive.process, &facts, error);
+	return gcr_obstacles_check(vmm->driver.process, &facts, error);
 }
 
 /*
@@ -49,16 +49,16 @@ static int check_facts(struct gcr_vmm *vmm, struct gcr_error *error)
  * has the descriptors until it has run the handlers that fork(3) runs in it first, so the check is
  * repeated for a second.
  */
-static int check_children(struct gcr_drive *drive, struct gcr_error *error)
+static int check_children(struct gcr_driver_session *driver, struct gcr_error *error)
 {
 	int64_t until_usec = gcr_clock_usec() + CHILD_USEC;
 	int result;
 
-	while ((result = gcr_children_check(drive->process->pid,
-					    (const char *const *)drive->vendor->memory_links,
-					    drive->vendor->memory_device, error)) == -EOPNOTSUPP &&
-	       gcr_clock_usec() < until_usec && !gcr_task_stopped(drive->task))
-		gcr_drive_pause(drive, CHILD_POLL_MSEC);
+	while ((result = gcr_children_check(driver->process->pid,
+					    (const char *const *)driver->vendor->memory_links,
+					    driver->vendor->memory_device, error)) == -EOPNOTSUPP &&
+	       gcr_clock_usec() < until_usec && !gcr_task_stopped(driver->task))
+		gcr_driver_session_pause(driver, CHILD_POLL_MSEC);
 	if (!result)
 		*error = (struct gcr_error){0};
 	return result;
@@ -71,18 +71,18 @@ static int check_children(struct gcr_drive *drive, struct gcr_error *error)
  */
 static int make_room(struct gcr_vmm *vmm, bool *ret_waited, struct gcr_error *error)
 {
-	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_driver_session *driver = &vmm->driver;
 	uint64_t bytes = 0;
 	int result;
 
-	gcr_drive_set_phase(drive, "room");
+	gcr_driver_session_set_phase(driver, "room");
 	result = gcr_vmm_list(vmm, error);
 	if (result < 0)
 		return result;
 	for (size_t i = 0; i < vmm->count; i++)
 		bytes += vmm->extents[i].bytes;
-	gcr_task_set_bytes(drive->task, bytes);
-	result = gcr_reclaim(drive->task, gcr_snapshot_cost(vmm->extents, vmm->count), ret_waited,
+	gcr_task_set_bytes(driver->task, bytes);
+	result = gcr_reclaim(driver->task, gcr_snapshot_cost(vmm->extents, vmm->count), ret_waited,
 			     error);
 	free(TAKE_PTR(vmm->own_extents));
 	vmm->extents = NULL;
@@ -96,41 +96,41 @@ static int make_room(struct gcr_vmm *vmm, bool *ret_waited, struct gcr_error *er
  */
 static int look(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
 {
-	struct gcr_drive *drive = &vmm->drive;
-	int result = check_children(drive, error);
+	struct gcr_driver_session *driver = &vmm->driver;
+	int result = check_children(driver, error);
 
 	/* With `freeze data` the driver's own VRAM stays where it is, and needs no note. */
-	if (!result && gcr_drive_takes_control(drive))
-		result = gcr_drive_take_stock(drive, error);
+	if (!result && gcr_driver_takes_control(driver))
+		result = gcr_driver_take_stock(driver, error);
 	if (!result)
-		result = gcr_drive_check_running(drive, ret_state, error);
+		result = gcr_driver_check_running(driver, ret_state, error);
 	return result;
 }
 
 /*
- * Makes all checks and preparations that can be made while the program runs. On success vmm->link
- * is taken.
+ * Makes all checks and preparations that can be made while the program runs. On success
+ * vmm->library is taken.
  */
 static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
 {
-	struct gcr_drive *drive = &vmm->drive;
-	struct gcr_process *process = drive->process;
+	struct gcr_driver_session *driver = &vmm->driver;
+	struct gcr_process *process = driver->process;
 	struct gcr_hello hello = {0};
 	struct gcr_share shares[GCR_GPUS_MAX];
 	bool has_waited = false;
 	unsigned int count;
 	int result;
 
-	gcr_drive_set_phase(drive, "preflight");
+	gcr_driver_session_set_phase(driver, "preflight");
 	result = check_facts(vmm, error);
 	if (!result)
 		result = gcr_vmm_check_returned(vmm, error);
 	if (!result)
-		result = gcr_drive_need_helper(drive, error);
+		result = gcr_driver_need_helper(driver, error);
 	if (result < 0)
 		return result;
-	gcr_helpers_hello(drive->vendor->helpers, &hello);
-	result = gcr_drive_preflight(drive, hello.driver_version, error);
+	gcr_helpers_hello(driver->vendor->helpers, &hello);
+	result = gcr_driver_preflight(driver, hello.driver_version, error);
 	if (!result)
 		result = look(vmm, ret_state, error);
 	if (result < 0)
@@ -140,7 +140,7 @@ static int prepare(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 	memcpy(shares, process->shares, sizeof(shares));
 	pthread_mutex_unlock(&process->lock);
 	for (unsigned int i = 0; i < count; i++)
-		gcr_helpers_start_worker(drive->vendor->helpers, shares[i].uuid);
+		gcr_helpers_start_worker(driver->vendor->helpers, shares[i].uuid);
 	result = gcr_vmm_connect(vmm, CONNECT_USEC, error);
 	if (!result)
 		result = make_room(vmm, &has_waited, error);
@@ -157,7 +157,7 @@ static bool has_workers(struct gcr_vmm *vmm)
 		const uint8_t *uuid = vmm->extents[i].gpu;
 
 		if ((!i || memcmp(uuid, vmm->extents[i - 1].gpu, GCR_UUID_BYTES)) &&
-		    !gcr_helpers_idle_worker(vmm->drive.vendor->helpers, uuid, false))
+		    !gcr_helpers_idle_worker(vmm->driver.vendor->helpers, uuid, false))
 			return false;
 	}
 	return true;
@@ -172,12 +172,12 @@ static int check_parts(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
 
-	if (vmm->drive.vendor->backend->has_control)
+	if (vmm->driver.vendor->backend->has_control)
 		return 0;
 	reply = malloc(sizeof(*reply));
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	gcr_gpus_snapshot(vmm->drive.daemon->gpus, reply);
+	gcr_gpus_snapshot(vmm->driver.daemon->gpus, reply);
 	for (size_t i = 0; i < vmm->count; i++)
 		if (vmm->extents[i].gpu_index < reply->gpus_count &&
 		    reply->gpus[vmm->extents[i].gpu_index].flags & GCR_GPU_MIG)
@@ -195,8 +195,8 @@ static int check_parts(struct gcr_vmm *vmm, struct gcr_error *error)
  */
 static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	struct gcr_drive *drive = &vmm->drive;
-	struct gcr_process *process = drive->process;
+	struct gcr_driver_session *driver = &vmm->driver;
+	struct gcr_process *process = driver->process;
 	char generation[sizeof(process->generation)];
 	int result;
 
@@ -208,25 +208,25 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 	if (result < 0)
 		return result;
 	for (size_t i = 0; i < vmm->device_count; i++) {
-		gcr_drive_deduct(drive, vmm->extents[i].gpu, vmm->extents[i].bytes);
+		gcr_driver_deduct(driver, vmm->extents[i].gpu, vmm->extents[i].bytes);
 		vmm->timing.bytes += vmm->extents[i].bytes;
 	}
 	for (size_t i = vmm->device_count; i < vmm->count; i++)
 		vmm->timing.bytes += vmm->extents[i].bytes;
-	gcr_task_set_bytes(drive->task, vmm->timing.bytes + drive->bytes);
-	if (gcr_drive_takes_control(drive)) {
-		result = gcr_drive_check_host_room(drive, error);
+	gcr_task_set_bytes(driver->task, vmm->timing.bytes + driver->bytes);
+	if (gcr_driver_takes_control(driver)) {
+		result = gcr_driver_check_host_room(driver, error);
 		if (result < 0)
 			return result;
 	}
-	result = gcr_drive_new_generation(drive, error);
+	result = gcr_driver_new_generation(driver, error);
 	if (result < 0)
 		return result;
 	pthread_mutex_lock(&process->lock);
 	memcpy(generation, process->generation, sizeof(generation));
 	pthread_mutex_unlock(&process->lock);
-	gcr_drive_set_phase(drive, "store");
-	result = gcr_snapshot_create(drive->daemon->store, process->pid, process->start_ticks,
+	gcr_driver_session_set_phase(driver, "store");
+	result = gcr_snapshot_create(driver->daemon->store, process->pid, process->start_ticks,
 				     generation, vmm->extents, vmm->count, &vmm->snapshot, error);
 	if (!result)
 		result = gcr_vmm_make_digests(vmm, error);
@@ -240,12 +240,12 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 }
 
 /*
- * Opens the sessions. If there is no VRAM for a worker, ends the idle second workers of an exchange
- * and tries again.
+ * Opens the sessions. If there is no VRAM for a worker, ends the idle second workers of a swap and
+ * tries again.
  */
 static int open_sessions(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	uint32_t copies = gcr_drive_takes_control(&vmm->drive) ? GCR_VMM_COPIES_IN_FLIGHT : 0;
+	uint32_t copies = gcr_driver_takes_control(&vmm->driver) ? GCR_VMM_COPIES_IN_FLIGHT : 0;
 	int result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_OUT, copies, error);
 
 	if (result != -ENOMEM)
@@ -256,7 +256,7 @@ static int open_sessions(struct gcr_vmm *vmm, struct gcr_error *error)
 	*error = (struct gcr_error){0};
 	result = gcr_vmm_open_sessions(vmm, GCR_MESSAGE_SESSION_OUT, copies, error);
 	/* Other tasks that wait for the ended workers get new ones. */
-	gcr_drive_let_start(&vmm->drive);
+	gcr_driver_let_start(&vmm->driver);
 	return result;
 }
 
@@ -266,16 +266,16 @@ static int open_sessions(struct gcr_vmm *vmm, struct gcr_error *error)
  */
 static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_driver_session *driver = &vmm->driver;
 	int64_t since_usec;
 	int result;
 
-	if (gcr_exchange_wait_turn(drive->task) < 0)
-		return gcr_drive_stopped(error);
+	if (gcr_swap_wait_turn(driver->task) < 0)
+		return gcr_driver_session_stopped(error);
 	since_usec = gcr_clock_usec();
-	gcr_drive_set_phase(drive, "gate");
+	gcr_driver_session_set_phase(driver, "gate");
 	result = gcr_vmm_close_gate(vmm, error);
-	vmm->timing.gate_usec = gcr_vmm_lap(&since_usec);
+	vmm->timing.gate_usec = gcr_vmm_elapsed(&since_usec);
 	if (!result)
 		result = take_inventory(vmm, error);
 	if (!result)
@@ -284,45 +284,45 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 		result = gcr_vmm_send_files(vmm, error);
 	if (!result)
 		result = gcr_vmm_assign(vmm, error);
-	gcr_drive_set_phase(drive, "worker");
+	gcr_driver_session_set_phase(driver, "worker");
 	if (!result)
 		result = open_sessions(vmm, error);
 	if (!result) {
-		gcr_exchange_begin_freeze(drive->task);
+		gcr_swap_begin_freeze(driver->task);
 		gcr_snapshot_stop_populating(vmm->snapshot);
 	}
 	if (!result)
-		result = gcr_drive_write_record(drive, GCR_RECORD_FREEZING, error);
+		result = gcr_driver_write_record(driver, GCR_RECORD_FREEZING, error);
 	if (!result)
 		gcr_vmm_note_workers(vmm);
-	gcr_vmm_lap(&since_usec);
-	gcr_drive_set_phase(drive, "managed");
+	gcr_vmm_elapsed(&since_usec);
+	gcr_driver_session_set_phase(driver, "managed");
 	if (!result)
 		result = gcr_vmm_hold(vmm, error);
 	if (!result)
 		result = gcr_vmm_begin_transit(vmm, GCR_TRANSIT_OUT, error);
-	gcr_drive_set_phase(drive, "handover");
+	gcr_driver_session_set_phase(driver, "handover");
 	if (!result)
 		result = gcr_vmm_hand_over(vmm, error);
-	vmm->timing.handover_usec = gcr_vmm_lap(&since_usec);
+	vmm->timing.handover_usec = gcr_vmm_elapsed(&since_usec);
 	/*
 	 * Not before all memory is handed over, since mapping and unmapping wait for queued copies.
 	 * The copy runs in parallel to the next steps; only its end is awaited below.
 	 */
 	if (!result)
 		result = gcr_vmm_begin_copy(vmm, error);
-	if (!result && gcr_drive_takes_control(drive)) {
-		result = gcr_drive_lock(drive, error);
+	if (!result && gcr_driver_takes_control(driver)) {
+		result = gcr_driver_lock(driver, error);
 		if (!result)
 			result = gcr_vmm_check_handed(vmm, error);
-		if (!result && gcr_exchange_begin_letting_go(drive->task) < 0)
-			result = gcr_drive_stopped(error);
+		if (!result && gcr_swap_begin_letting_go(driver->task) < 0)
+			result = gcr_driver_session_stopped(error);
 		if (!result)
-			result = gcr_drive_checkpoint(drive, error);
-		vmm->timing.control_usec = gcr_vmm_lap(&since_usec);
+			result = gcr_driver_checkpoint(driver, error);
+		vmm->timing.control_usec = gcr_vmm_elapsed(&since_usec);
 	}
 	if (!result)
-		gcr_drive_set_phase(drive, "copy");
+		gcr_driver_session_set_phase(driver, "copy");
 	if (!result)
 		result = gcr_vmm_end_copy(vmm, error);
 	gcr_vmm_let_workers_go(vmm);
@@ -330,23 +330,23 @@ static int move_out(struct gcr_vmm *vmm, struct gcr_error *error)
 		result = gcr_vmm_end_transit(vmm, error);
 	if (!result)
 		result = gcr_vmm_seal(vmm, error);
-	if (!result && gcr_drive_takes_control(drive))
-		result = gcr_drive_measure_freed(drive, error);
-	if (!result && gcr_exchange_commit(drive->task) < 0)
-		result = gcr_drive_stopped(error);
+	if (!result && gcr_driver_takes_control(driver))
+		result = gcr_driver_measure_freed(driver, error);
+	if (!result && gcr_swap_commit(driver->task) < 0)
+		result = gcr_driver_session_stopped(error);
 	return result;
 }
 
 /* Notes the VRAM that the process keeps while it is frozen. Never makes the freeze fail. */
-static void note_kept(struct gcr_drive *drive)
+static void note_kept(struct gcr_driver_session *driver)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
-	struct gcr_process *process = drive->process;
+	struct gcr_process *process = driver->process;
 	struct gcr_error unused;
 	uint64_t bytes = 0;
 
-	if (drive->vendor->backend->has_control || !reply ||
-	    gcr_drive_query(drive, reply, &unused) < 0)
+	if (driver->vendor->backend->has_control || !reply ||
+	    gcr_driver_query(driver, reply, &unused) < 0)
 		return;
 	for (uint32_t i = 0; i < reply->processes_count; i++)
 		if (reply->processes[i].pid == process->pid)
@@ -362,13 +362,13 @@ static void note_kept(struct gcr_drive *drive)
  */
 static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	struct gcr_process *process = vmm->drive.process;
+	struct gcr_process *process = vmm->driver.process;
 	struct gcr_vmm_usage *usage;
 	struct gcr_error told;
 	int result;
 
 	/* VRAM that stays allocated needs no room on thaw. */
-	if (!gcr_drive_takes_control(&vmm->drive)) {
+	if (!gcr_driver_takes_control(&vmm->driver)) {
 		pthread_mutex_lock(&process->lock);
 		process->shares_count = 0;
 		pthread_mutex_unlock(&process->lock);
@@ -377,9 +377,9 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 	 * If this fails, a next daemon that finds the old record learns from the library that all
 	 * is out.
 	 */
-	if (gcr_drive_write_record(&vmm->drive, GCR_RECORD_FROZEN, &told) < 0)
+	if (gcr_driver_write_record(&vmm->driver, GCR_RECORD_FROZEN, &told) < 0)
 		gcr_log(LOG_WARNING, process->pid, "%s", told.words);
-	gcr_drive_set_phase(&vmm->drive, "commit");
+	gcr_driver_session_set_phase(&vmm->driver, "commit");
 	usage = gcr_vmm_note_usage(vmm);
 	/* A library that does not answer now is sent COMMIT again when it has reconnected. */
 	result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_COMMIT, &told);
@@ -395,8 +395,8 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 		gcr_log(LOG_WARNING, process->pid, "its VRAM is not free yet: %s", told.words);
 	else if (gcr_vmm_has_its_memory(vmm))
 		return gcr_vmm_took_it_back(error);
-	note_kept(&vmm->drive);
-	gcr_task_hold_snapshot(vmm->drive.task, vmm->snapshot, &told);
+	note_kept(&vmm->driver);
+	gcr_task_hold_snapshot(vmm->driver.task, vmm->snapshot, &told);
 	pthread_mutex_lock(&process->lock);
 	/* If the process has ended, gcr_vmm_finish() drops its bytes. */
 	if (process->state != GCR_STATE_GONE)
@@ -408,7 +408,7 @@ static int commit(struct gcr_vmm *vmm, struct gcr_error *error)
 
 int gcr_vmm_freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
 {
-	struct gcr_process *process = vmm->drive.process;
+	struct gcr_process *process = vmm->driver.process;
 	struct gcr_error back_error = {0};
 	int result;
 
@@ -428,7 +428,7 @@ int gcr_vmm_freeze(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_er
 		*ret_state = GCR_STATE_FROZEN;
 		return 0;
 	}
-	gcr_exchange_fail(vmm->drive.task, error);
+	gcr_swap_fail(vmm->driver.task, error);
 	/*
 	 * Before the hand-over the driver has not locked the process: only the gate blocks its
 	 * threads.

@@ -57,7 +57,7 @@ static void describe_gpus(struct gcr_vmm *vmm, struct gcr_manifest *manifest,
 			continue;
 		gpu = &manifest->gpus[manifest->gpus_count++];
 		gpu->index = vmm->extents[first].gpu_index;
-		gcr_gpu_describe(vmm->drive.vendor->backend, info, gpu);
+		gcr_gpu_describe(vmm->driver.vendor->backend, info, gpu);
 	}
 }
 
@@ -77,18 +77,18 @@ static int write_metadata(struct gcr_vmm *vmm, struct gcr_error *error)
 	_cleanup_(gcr_manifest_free_cleanup) struct gcr_manifest *manifest =
 		calloc(1, sizeof(*manifest));
 	_cleanup_free_ struct gcr_gpus_reply *reply = malloc(sizeof(*reply));
-	const struct gcr_backend *backend = vmm->drive.vendor->backend;
+	const struct gcr_backend *backend = vmm->driver.vendor->backend;
 	struct gcr_hello hello = {0};
 
 	if (!manifest || !reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	gcr_gpus_snapshot(vmm->drive.daemon->gpus, reply);
-	gcr_helpers_hello(vmm->drive.vendor->helpers, &hello);
+	gcr_gpus_snapshot(vmm->driver.daemon->gpus, reply);
+	gcr_helpers_hello(vmm->driver.vendor->helpers, &hello);
 	describe_gpus(vmm, manifest, reply);
-	describe_process(vmm->drive.process, manifest);
-	snprintf(manifest->engine, sizeof(manifest->engine), "%s", vmm->drive.engine);
+	describe_process(vmm->driver.process, manifest);
+	snprintf(manifest->engine, sizeof(manifest->engine), "%s", vmm->driver.engine);
 	/* Not noted for a vendor whose driver's state always stays. */
-	manifest->data = vmm->drive.task->command->data && backend->has_control;
+	manifest->data = vmm->driver.task->command->data && backend->has_control;
 	gcr_manifest_set_vendor(manifest, backend->vendor);
 	memcpy(manifest->driver_version, hello.driver_version, sizeof(hello.driver_version));
 	manifest->api_version = hello.api_version;
@@ -116,11 +116,11 @@ int gcr_vmm_seal(struct gcr_vmm *vmm, struct gcr_error *error)
 
 	/* Chunks that have not changed since the last freeze keep its time. */
 	if (!result)
-		gcr_history_apply(vmm->drive.process, vmm->snapshot, digests_of(vmm));
+		gcr_history_apply(vmm->driver.process, vmm->snapshot, digests_of(vmm));
 	if (!result)
 		result = write_metadata(vmm, error);
 	if (!result)
-		gcr_snapshot_settle(vmm->snapshot);
+		gcr_snapshot_finish(vmm->snapshot);
 	return result;
 }
 
@@ -132,7 +132,7 @@ int gcr_vmm_read_digests(struct gcr_vmm *vmm, struct gcr_error *error)
 	int result;
 
 	result = gcr_vmm_make_digests(vmm, error);
-	if (result < 0 || vmm->drive.task->command->unverified)
+	if (result < 0 || vmm->driver.task->command->unverified)
 		return result;
 	result = gcr_snapshot_read_digests(vmm->snapshot, &digests, error);
 	if (result < 0)
@@ -141,7 +141,7 @@ int gcr_vmm_read_digests(struct gcr_vmm *vmm, struct gcr_error *error)
 	 * This is a private copy of the file's digests, which no other process can change any more.
 	 */
 	memcpy(digests_of(vmm), digests, gcr_digest_buffer_count(vmm->digests) * sizeof(*digests));
-	gcr_history_begin(vmm->drive.process, vmm->snapshot, digests);
+	gcr_history_begin(vmm->driver.process, vmm->snapshot, digests);
 	return 0;
 }
 
@@ -174,7 +174,7 @@ int gcr_vmm_verify_managed(struct gcr_vmm *vmm, struct gcr_error *error)
 
 	for (size_t i = vmm->device_count; i < vmm->count && !result; i++)
 		result = check_size(vmm, i, error);
-	if (vmm->drive.task->command->unverified)
+	if (vmm->driver.task->command->unverified)
 		return result;
 	for (size_t i = vmm->device_count; i < vmm->count && !result; i++) {
 		uint64_t count = gcr_digest_count(vmm->extents[i].bytes);
@@ -199,7 +199,7 @@ int gcr_vmm_seal_again(struct gcr_vmm *vmm, struct gcr_error *error)
 	int result;
 
 	/* A file that was edited on purpose stays as it is, with metadata that does not match. */
-	if (vmm->drive.task->command->unverified || vmm->device_count == vmm->count ||
+	if (vmm->driver.task->command->unverified || vmm->device_count == vmm->count ||
 	    !vmm->digests)
 		return 0;
 	result = gcr_snapshot_read_manifest(vmm->snapshot, &manifest, error);

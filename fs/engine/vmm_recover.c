@@ -11,17 +11,17 @@
 
 int gcr_vmm_reach(struct gcr_vmm *vmm, enum gcr_control_state *control, struct gcr_error *error)
 {
-	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_driver_session *driver = &vmm->driver;
 	enum gcr_state state;
 	int result = gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
 
 	if (result != -ENOTCONN || *control != GCR_CONTROL_CHECKPOINTED)
 		return result;
-	if (gcr_drive_to_running(drive, &state, error) < 0)
+	if (gcr_driver_to_running(driver, &state, error) < 0)
 		return -EIO;
-	gcr_drive_let_start(drive);
-	gcr_drive_leave(drive);
-	drive->rolling_back = false;
+	gcr_driver_let_start(driver);
+	gcr_driver_leave_admission(driver);
+	driver->rolling_back = false;
 	*control = GCR_CONTROL_RUNNING;
 	return gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
 }
@@ -29,10 +29,10 @@ int gcr_vmm_reach(struct gcr_vmm *vmm, enum gcr_control_state *control, struct g
 /* Opens the snapshot that the earlier daemon wrote, if it is complete. */
 static void find_snapshot(struct gcr_vmm *vmm)
 {
-	struct gcr_process *process = vmm->drive.process;
+	struct gcr_process *process = vmm->driver.process;
 	struct gcr_error error = {0};
 
-	if (gcr_snapshot_open(vmm->drive.daemon->store, process->pid, process->start_ticks,
+	if (gcr_snapshot_open(vmm->driver.daemon->store, process->pid, process->start_ticks,
 			      process->generation, &vmm->snapshot, &error) < 0)
 		gcr_log(LOG_WARNING, process->pid, "%s", error.words);
 	else
@@ -41,12 +41,12 @@ static void find_snapshot(struct gcr_vmm *vmm)
 
 static void publish(struct gcr_vmm *vmm)
 {
-	struct gcr_process *process = vmm->drive.process;
+	struct gcr_process *process = vmm->driver.process;
 	struct gcr_error unused;
 
 	/* Errors in its files are reported by the thaw. */
 	if (vmm->snapshot)
-		gcr_task_hold_snapshot(vmm->drive.task, vmm->snapshot, &unused);
+		gcr_task_hold_snapshot(vmm->driver.task, vmm->snapshot, &unused);
 	pthread_mutex_lock(&process->lock);
 	if (!process->snapshot && vmm->snapshot && process->state != GCR_STATE_GONE)
 		process->snapshot = gcr_snapshot_ref(vmm->snapshot);
@@ -65,27 +65,27 @@ int gcr_vmm_recover_to_running(struct gcr_vmm *vmm, enum gcr_state *ret_state,
 
 int gcr_vmm_recover(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
 {
-	struct gcr_drive *drive = &vmm->drive;
-	enum gcr_state from = drive->task->from;
+	struct gcr_driver_session *driver = &vmm->driver;
+	enum gcr_state from = driver->task->from;
 	enum gcr_control_state control = GCR_CONTROL_UNKNOWN;
 	/* A freeze whose files may be incomplete. */
 	bool is_freezing = from == GCR_STATE_FREEZING || from == GCR_STATE_FAILED;
 	int result;
 
-	gcr_drive_set_phase(drive, "recovery");
+	gcr_driver_session_set_phase(driver, "recovery");
 	*ret_state = from == GCR_STATE_FROZEN ? GCR_STATE_FROZEN : GCR_STATE_FAILED;
 	find_snapshot(vmm);
 	if (!is_freezing)
 		publish(vmm);
-	result = gcr_drive_ask_state(drive, &control, error);
+	result = gcr_driver_ask_state(driver, &control, error);
 	if (!result)
-		gcr_drive_recover_places(drive, control);
+		gcr_driver_recover_places(driver, control);
 	/*
 	 * Only an earlier daemon can have locked the process, and the agent cannot work while it is
 	 * locked.
 	 */
 	if (!result && control == GCR_CONTROL_LOCKED) {
-		result = gcr_drive_unlock(drive, error);
+		result = gcr_driver_unlock(driver, error);
 		control = GCR_CONTROL_RUNNING;
 	}
 	if (!result)
@@ -111,10 +111,10 @@ int gcr_vmm_recover(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_e
 	 */
 	if (from == GCR_STATE_THAWING && vmm->device_count < vmm->count &&
 	    (gcr_vmm_read_digests(vmm, error) < 0 || gcr_vmm_seal_again(vmm, error) < 0))
-		gcr_log(LOG_WARNING, drive->process->pid, "%s", error->words);
+		gcr_log(LOG_WARNING, driver->process->pid, "%s", error->words);
 	publish(vmm);
 	*ret_state = GCR_STATE_FROZEN;
-	if (gcr_drive_write_record(drive, GCR_RECORD_FROZEN, error) < 0)
-		gcr_log(LOG_WARNING, drive->process->pid, "%s", error->words);
+	if (gcr_driver_write_record(driver, GCR_RECORD_FROZEN, error) < 0)
+		gcr_log(LOG_WARNING, driver->process->pid, "%s", error->words);
 	return 0;
 }

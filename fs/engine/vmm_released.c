@@ -117,10 +117,10 @@ void gcr_vmm_note_workers(struct gcr_vmm *vmm)
 	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
 	struct gcr_error unused;
 
-	if (!vmm->drive.vendor->backend->may_keep_vram || !vmm->workers_count)
+	if (!vmm->driver.vendor->backend->may_keep_vram || !vmm->workers_count)
 		return;
 	reply = calloc(1, sizeof(*reply));
-	if (!reply || gcr_drive_query(&vmm->drive, reply, &unused) < 0)
+	if (!reply || gcr_driver_query(&vmm->driver, reply, &unused) < 0)
 		return;
 	for (unsigned int i = 0; i < vmm->workers_count; i++) {
 		struct gcr_vmm_worker *worker = &vmm->workers[i];
@@ -135,14 +135,12 @@ void gcr_vmm_note_workers(struct gcr_vmm *vmm)
 struct gcr_vmm_usage *gcr_vmm_note_usage(struct gcr_vmm *vmm)
 {
 	_cleanup_free_ struct gcr_vmm_usage *usage = NULL;
-	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_driver_session *driver = &vmm->driver;
 	int64_t until_usec = gcr_clock_usec() + ALONE_USEC;
 	struct gcr_error unused;
 
-	/*
-	 * In an exchange the thaw takes the VRAM that becomes free, and has the admission for it.
-	 */
-	if (!drive->vendor->backend->may_keep_vram || !vmm->workers_count || drive->task->exchange)
+	/* In a swap the thaw takes the VRAM that becomes free, and has the admission for it. */
+	if (!driver->vendor->backend->may_keep_vram || !vmm->workers_count || driver->task->swap)
 		return NULL;
 	usage = calloc(1, sizeof(*usage));
 	if (!usage)
@@ -157,14 +155,14 @@ struct gcr_vmm_usage *gcr_vmm_note_usage(struct gcr_vmm *vmm)
 	}
 	usage->gpus_count = vmm->workers_count;
 	usage->admitted = gcr_vmm_gpu_mask(vmm);
-	while (!gcr_admission_take(drive->daemon->admission, usage->admitted,
-				   drive->process->pid)) {
-		if (gcr_clock_usec() > until_usec || gcr_drive_must_leave(drive))
+	while (!gcr_admission_take(driver->daemon->admission, usage->admitted,
+				   driver->process->pid)) {
+		if (gcr_clock_usec() > until_usec || gcr_driver_session_must_leave(driver))
 			return NULL;
-		gcr_drive_pause(drive, ALONE_MSEC);
+		gcr_driver_session_pause(driver, ALONE_MSEC);
 	}
-	if (gcr_drive_query(drive, &usage->before, &unused) < 0) {
-		gcr_admission_leave(drive->daemon->admission, usage->admitted);
+	if (gcr_driver_query(driver, &usage->before, &unused) < 0) {
+		gcr_admission_leave(driver->daemon->admission, usage->admitted);
 		return NULL;
 	}
 	vmm->usage_admitted = usage->admitted;
@@ -175,18 +173,19 @@ struct gcr_vmm_usage *gcr_vmm_note_usage(struct gcr_vmm *vmm)
 static int wait_for_return(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage, uint64_t *ret_missing)
 {
 	int64_t until_usec = gcr_clock_usec() + RETURN_USEC;
-	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_driver_session *driver = &vmm->driver;
 	struct gcr_error unused;
 
 	for (;;) {
-		int result = gcr_drive_query(drive, &usage->after, &unused);
+		int result = gcr_driver_query(driver, &usage->after, &unused);
 
 		if (result < 0)
 			return result;
-		*ret_missing = missing_bytes(usage, drive->process->pid);
-		if (!*ret_missing || gcr_clock_usec() > until_usec || gcr_drive_must_leave(drive))
-			return gcr_process_has_ended(drive->process) ? -ESRCH : 0;
-		gcr_drive_pause(drive, RETURN_MSEC);
+		*ret_missing = missing_bytes(usage, driver->process->pid);
+		if (!*ret_missing || gcr_clock_usec() > until_usec ||
+		    gcr_driver_session_must_leave(driver))
+			return gcr_process_has_ended(driver->process) ? -ESRCH : 0;
+		gcr_driver_session_pause(driver, RETURN_MSEC);
 	}
 }
 
@@ -194,20 +193,20 @@ void gcr_vmm_forget_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage)
 {
 	if (!usage)
 		return;
-	gcr_admission_leave(vmm->drive.daemon->admission, vmm->usage_admitted);
+	gcr_admission_leave(vmm->driver.daemon->admission, vmm->usage_admitted);
 	vmm->usage_admitted = 0;
 	free(usage);
 }
 
 void gcr_vmm_give_usage_up(struct gcr_vmm *vmm)
 {
-	gcr_admission_leave(vmm->drive.daemon->admission, vmm->usage_admitted);
+	gcr_admission_leave(vmm->driver.daemon->admission, vmm->usage_admitted);
 	vmm->usage_admitted = 0;
 }
 
 void gcr_vmm_check_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage)
 {
-	struct gcr_process *process = vmm->drive.process;
+	struct gcr_process *process = vmm->driver.process;
 	uint64_t missing = 0;
 
 	if (!usage)
@@ -223,24 +222,24 @@ void gcr_vmm_check_usage(struct gcr_vmm *vmm, struct gcr_vmm_usage *usage)
 		gcr_log(LOG_WARNING, process->pid,
 			"frozen, but %" PRIu64 " of %" PRIu64
 			" MiB of its VRAM are still in use: its %s does not free them",
-			missing >> 20, vmm->timing.bytes >> 20, vmm->drive.vendor->backend->api);
+			missing >> 20, vmm->timing.bytes >> 20, vmm->driver.vendor->backend->api);
 	gcr_vmm_forget_usage(vmm, usage);
 }
 
 int gcr_vmm_check_returned(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	struct gcr_process *process = vmm->drive.process;
+	struct gcr_process *process = vmm->driver.process;
 	uint64_t missing;
 
 	pthread_mutex_lock(&process->lock);
 	missing = process->unreturned_vram_bytes;
 	pthread_mutex_unlock(&process->lock);
 	/* A dump ends the process, which frees everything. */
-	if (!missing || vmm->drive.task->command->verb == GCR_VERB_DUMP)
+	if (!missing || vmm->driver.task->command->verb == GCR_VERB_DUMP)
 		return 0;
 	return gcr_error_set(error, EOPNOTSUPP,
 			     "its last freeze has left %" PRIu64
 			     " MiB of VRAM in use that its %s should have freed, and another one "
 			     "would only lose more; a later release of ROCm frees them",
-			     missing >> 20, vmm->drive.vendor->backend->api);
+			     missing >> 20, vmm->driver.vendor->backend->api);
 }

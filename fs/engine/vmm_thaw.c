@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "fs/base/log.h"
-#include "fs/engine/exchange.h"
+#include "fs/engine/swap.h"
 #include "fs/engine/park.h"
 #include "lib/clock.h"
 
@@ -34,12 +34,12 @@ static int keep_changes(struct gcr_vmm *vmm, struct gcr_error *error)
 	 * left.
 	 */
 	if (result != -EIO && gcr_snapshot_unseal(vmm->snapshot) < 0)
-		gcr_log(LOG_ERR, vmm->drive.process->pid, "its manifest cannot be removed");
+		gcr_log(LOG_ERR, vmm->driver.process->pid, "its manifest cannot be removed");
 	return result;
 }
 
 /*
- * Rolls back from any point before SETTLE to frozen. @control: the driver's state of the process
+ * Rolls back from any point before FINISH to frozen. @control: the driver's state of the process
  * before the thaw. The driver's own share stays in VRAM if it cannot be checkpointed again.
  *
  * While the program has VRAM that was handed over, the process must not be checkpointed, since it
@@ -50,14 +50,14 @@ static int keep_changes(struct gcr_vmm *vmm, struct gcr_error *error)
 static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 			   enum gcr_state *ret_state, struct gcr_error *error)
 {
-	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_driver_session *driver = &vmm->driver;
 	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
 	struct gcr_error back_error = {0};
 	int result;
 
-	gcr_drive_set_phase(drive, "rollback");
-	drive->rolling_back = true;
-	gcr_drive_leave(drive);
+	gcr_driver_session_set_phase(driver, "rollback");
+	driver->rolling_back = true;
+	gcr_driver_leave_admission(driver);
 	gcr_vmm_close_sessions(vmm);
 	for (size_t i = 0; vmm->handles && i < vmm->device_count; i++)
 		if (vmm->handles[i] >= 0) {
@@ -65,7 +65,7 @@ static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 			vmm->handles[i] = -1;
 		}
 	*ret_state = GCR_STATE_FROZEN;
-	result = gcr_drive_ask_state(drive, &state, &back_error);
+	result = gcr_driver_ask_state(driver, &state, &back_error);
 	if (result < 0 ? vmm->phase == GCR_PRELOAD_INCOMING : state == GCR_CONTROL_RUNNING) {
 		/*
 		 * The program releases the memory that it has been given, unless it has all of it.
@@ -79,36 +79,36 @@ static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 			*ret_state = GCR_STATE_FAILED;
 			gcr_vmm_add_words(vmm, &back_error, error);
 			if (keep_changes(vmm, &back_error) < 0)
-				gcr_log(LOG_WARNING, drive->process->pid, "%s", back_error.words);
+				gcr_log(LOG_WARNING, driver->process->pid, "%s", back_error.words);
 			return;
 		}
 	}
 	if (!result && control == GCR_CONTROL_CHECKPOINTED)
-		result = gcr_drive_to_checkpointed(drive, &back_error);
+		result = gcr_driver_to_checkpointed(driver, &back_error);
 	if (result < 0)
 		gcr_vmm_add_words(vmm, &back_error, error);
 	/* Whatever the driver says: the program has these changes nowhere else. */
 	if (keep_changes(vmm, &back_error) < 0)
 		gcr_vmm_add_words(vmm, &back_error, error);
-	drive->record.swap_pid = 0;
-	if (gcr_drive_write_record(drive, GCR_RECORD_FROZEN, &back_error) < 0)
-		gcr_log(LOG_WARNING, drive->process->pid, "%s", back_error.words);
+	driver->record.swap_pid = 0;
+	if (gcr_driver_write_record(driver, GCR_RECORD_FROZEN, &back_error) < 0)
+		gcr_log(LOG_WARNING, driver->process->pid, "%s", back_error.words);
 }
 
 /*
- * Notes in the record, before the freeze begins, which process is frozen in exchange: a next daemon
- * that finds both processes frozen then knows why.
+ * Notes in the record, before the freeze begins, which process is frozen for this one: a next
+ * daemon that finds both processes frozen then knows why.
  */
-static int note_exchange(struct gcr_drive *drive, struct gcr_error *error)
+static int note_swap(struct gcr_driver_session *driver, struct gcr_error *error)
 {
 	const struct gcr_process *frozen;
 
-	if (!gcr_exchange_thaws(drive->task))
+	if (!gcr_swap_thaws(driver->task))
 		return 0;
-	frozen = gcr_task_sibling(drive->task, 1);
-	drive->record.swap_pid = frozen->pid;
-	drive->record.swap_start_ticks = frozen->start_ticks;
-	return gcr_drive_write_record(drive, GCR_RECORD_FROZEN, error);
+	frozen = gcr_task_sibling(driver->task, 1);
+	driver->record.swap_pid = frozen->pid;
+	driver->record.swap_start_ticks = frozen->start_ticks;
+	return gcr_driver_write_record(driver, GCR_RECORD_FROZEN, error);
 }
 
 /* Makes the workers allocate VRAM for all extents. -ENOMEM. */
@@ -143,52 +143,52 @@ static int take_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
 /* Checks the VRAM also of GPUs on which the process has only the driver's share. -ENOMEM. */
 static int admit(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	return vmm->needs_control ? gcr_drive_admit(&vmm->drive, error) : 0;
+	return vmm->needs_control ? gcr_driver_take_admission(&vmm->driver, error) : 0;
 }
 
 /*
  * Carries out @step, one step of allocating VRAM. If that gives -ENOMEM, repeats it when the other
- * task of an exchange has released some VRAM, or when idle workers have been ended.
+ * task of a swap has released some VRAM, or when idle workers have been ended.
  */
 static int take(struct gcr_vmm *vmm, int (*step)(struct gcr_vmm *, struct gcr_error *),
 		struct gcr_error *error)
 {
-	struct gcr_task *task = vmm->drive.task;
+	struct gcr_task *task = vmm->driver.task;
 
 	for (;;) {
-		bool may_wait = gcr_exchange_may_wait(task);
+		bool may_wait = gcr_swap_may_wait(task);
 		int result = step(vmm, error);
 
 		if (result != -ENOMEM || (!may_wait && !gcr_vmm_end_idle_workers(vmm)))
 			return result;
 		*error = (struct gcr_error){0};
-		if (may_wait && gcr_exchange_wait_room(task) < 0)
-			return gcr_drive_stopped(error);
+		if (may_wait && gcr_swap_wait_room(task) < 0)
+			return gcr_driver_session_stopped(error);
 	}
 }
 
 /* Takes VRAM for the whole process. Until then nothing of the process is touched. */
 static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct gcr_error *error)
 {
-	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_driver_session *driver = &vmm->driver;
 	int64_t since_usec = gcr_clock_usec();
 	uint32_t mask;
 	int result;
 
 	vmm->needs_control = control == GCR_CONTROL_CHECKPOINTED;
-	mask = vmm->needs_control ? gcr_drive_need_mask(drive) : 0;
-	mask |= gcr_exchange_gpus(drive->task);
-	gcr_task_set_bytes(drive->task, gcr_snapshot_bytes(vmm->snapshot));
+	mask = vmm->needs_control ? gcr_driver_need_mask(driver) : 0;
+	mask |= gcr_swap_gpus(driver->task);
+	gcr_task_set_bytes(driver->task, gcr_snapshot_bytes(vmm->snapshot));
 	result = gcr_vmm_assign(vmm, error);
 	/* Users may have written the metadata: other thaws do not wait while they are read. */
 	if (!result)
 		result = gcr_vmm_read_digests(vmm, error);
 	if (!result)
-		result = gcr_drive_wait_turn(drive, mask | gcr_vmm_gpu_mask(vmm), error);
+		result = gcr_driver_wait_turn(driver, mask | gcr_vmm_gpu_mask(vmm), error);
 	if (!result)
-		result = note_exchange(drive, error);
-	if (!result && gcr_exchange_begin_thaw(drive->task) < 0)
-		result = gcr_drive_stopped(error);
+		result = note_swap(driver, error);
+	if (!result && gcr_swap_begin_thaw(driver->task) < 0)
+		result = gcr_driver_session_stopped(error);
 	if (!result)
 		result = take(vmm, open_sessions, error);
 	if (!result)
@@ -199,7 +199,7 @@ static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct
 		result = take(vmm, take_ballast, error);
 	if (!result)
 		result = take(vmm, admit, error);
-	vmm->timing.map_usec = gcr_vmm_lap(&since_usec);
+	vmm->timing.map_usec = gcr_vmm_elapsed(&since_usec);
 	return result;
 }
 
@@ -210,53 +210,53 @@ static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct
 static int move_in(struct gcr_vmm *vmm, enum gcr_control_state control, enum gcr_state *ret_state,
 		   struct gcr_error *error)
 {
-	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_driver_session *driver = &vmm->driver;
 	int64_t since_usec = gcr_clock_usec();
 	int result = gcr_vmm_export(vmm, error);
 
-	vmm->timing.handover_usec = gcr_vmm_lap(&since_usec);
+	vmm->timing.handover_usec = gcr_vmm_elapsed(&since_usec);
 	if (!result && control == GCR_CONTROL_CHECKPOINTED)
 		result = gcr_vmm_drop_ballast(vmm, error);
 	if (!result && control == GCR_CONTROL_CHECKPOINTED) {
-		result = gcr_drive_restore(drive, ret_state, error);
-		vmm->timing.control_usec = gcr_vmm_lap(&since_usec);
+		result = gcr_driver_restore(driver, ret_state, error);
+		vmm->timing.control_usec = gcr_vmm_elapsed(&since_usec);
 	}
 	/* From here on the number of queued copies need not be limited. */
 	if (!result)
 		result = gcr_vmm_begin_copy(vmm, error);
-	gcr_drive_leave(drive);
+	gcr_driver_leave_admission(driver);
 	if (!result && control != GCR_CONTROL_RUNNING)
-		result = gcr_drive_unlock(drive, error);
+		result = gcr_driver_unlock(driver, error);
 	if (!result) {
-		gcr_drive_set_phase(drive, "map");
+		gcr_driver_session_set_phase(driver, "map");
 		result = gcr_vmm_receive(vmm, error);
 	}
-	vmm->timing.map_usec += gcr_vmm_lap(&since_usec);
+	vmm->timing.map_usec += gcr_vmm_elapsed(&since_usec);
 	if (!result) {
-		gcr_drive_set_phase(drive, "copy");
+		gcr_driver_session_set_phase(driver, "copy");
 		result = gcr_vmm_verify_managed(vmm, error);
 	}
 	if (!result)
 		result = gcr_vmm_end_transit(vmm, error);
 	if (!result)
 		result = gcr_vmm_end_copy(vmm, error);
-	vmm->is_verified = !result && !drive->task->command->unverified;
+	vmm->is_verified = !result && !driver->task->command->unverified;
 	gcr_vmm_let_workers_go(vmm);
 	return result;
 }
 
-/* SETTLE: gives the library its files, and the program its managed memory back. */
+/* FINISH: gives the library its files, and the program its managed memory back. */
 static int give_back(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int64_t since_usec = gcr_clock_usec();
 	int result;
 
-	gcr_drive_set_phase(&vmm->drive, "map");
+	gcr_driver_session_set_phase(&vmm->driver, "map");
 	vmm->has_given_files = vmm->count > vmm->device_count;
 	result = gcr_vmm_send_files(vmm, error);
 	if (!result)
-		result = gcr_vmm_bring_in(vmm, GCR_MESSAGE_SETTLE, error);
-	vmm->timing.map_usec += gcr_vmm_lap(&since_usec);
+		result = gcr_vmm_bring_in(vmm, GCR_MESSAGE_FINISH, error);
+	vmm->timing.map_usec += gcr_vmm_elapsed(&since_usec);
 	return result;
 }
 
@@ -271,7 +271,7 @@ static int go_on(struct gcr_vmm *vmm, struct gcr_error *error)
 		result = 0;
 	if (result < 0)
 		result = gcr_vmm_request_until_answered(vmm, GCR_MESSAGE_GATE_OPEN, error);
-	vmm->timing.map_usec += gcr_vmm_lap(&since_usec);
+	vmm->timing.map_usec += gcr_vmm_elapsed(&since_usec);
 	return result;
 }
 
@@ -281,11 +281,11 @@ static int go_on(struct gcr_vmm *vmm, struct gcr_error *error)
  */
 static int check_generation(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	struct gcr_process *process = vmm->drive.process;
+	struct gcr_process *process = vmm->driver.process;
 	char its[40] = "";
 	bool is_same = true;
 
-	gcr_link_generation(process, its);
+	gcr_library_generation(process, its);
 	pthread_mutex_lock(&process->lock);
 	if (process->is_restored)
 		is_same = !strcmp(its, process->generation);
@@ -298,36 +298,36 @@ static int check_generation(struct gcr_vmm *vmm, struct gcr_error *error)
 
 int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error *error)
 {
-	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_driver_session *driver = &vmm->driver;
 	enum gcr_control_state control = GCR_CONTROL_UNKNOWN;
 	int result = 0;
 
-	*ret_state = drive->task->from;
-	pthread_mutex_lock(&drive->process->lock);
-	vmm->snapshot = drive->process->snapshot ? gcr_snapshot_ref(drive->process->snapshot)
-						 : NULL;
-	pthread_mutex_unlock(&drive->process->lock);
+	*ret_state = driver->task->from;
+	pthread_mutex_lock(&driver->process->lock);
+	vmm->snapshot = driver->process->snapshot ? gcr_snapshot_ref(driver->process->snapshot)
+						  : NULL;
+	pthread_mutex_unlock(&driver->process->lock);
 	if (vmm->snapshot)
 		gcr_vmm_use_snapshot(vmm);
-	else if (drive->task->from == GCR_STATE_FAILED || drive->task->from == GCR_STATE_FROZEN)
+	else if (driver->task->from == GCR_STATE_FAILED || driver->task->from == GCR_STATE_FROZEN)
 		/* Recovery could not open its snapshot. */
 		result = gcr_vmm_recover(vmm, ret_state, error);
 	/* If recovery found the process frozen, it still has to be thawed. */
 	if (result < 0 || *ret_state == GCR_STATE_RUNNING)
 		return result;
-	if (!drive->task->is_undoing) {
-		result = gcr_drive_check_stopped(drive, error);
+	if (!driver->task->is_undoing) {
+		result = gcr_driver_check_stopped(driver, error);
 		if (result < 0)
 			return result;
 	}
-	gcr_unpark(drive->process);
-	gcr_drive_set_phase(drive, "admission");
-	result = vmm->snapshot ? gcr_drive_ask_state(drive, &control, error)
+	gcr_unpark(driver->process);
+	gcr_driver_session_set_phase(driver, "admission");
+	result = vmm->snapshot ? gcr_driver_ask_state(driver, &control, error)
 			       : gcr_error_set(error, EIO, "its bytes are not in the store");
 	if (!result)
-		gcr_drive_recover_places(drive, control);
+		gcr_driver_recover_places(driver, control);
 	if (!result)
-		result = gcr_drive_make_pairs(drive, error);
+		result = gcr_driver_make_pairs(driver, error);
 	if (!result && control == GCR_CONTROL_FAILED)
 		result = gcr_error_set(error, EIO, "the driver says the process has failed");
 	if (!result)
@@ -335,7 +335,7 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 	if (!result)
 		result = gcr_vmm_reach(vmm, &control, error);
 	if (!result)
-		result = gcr_drive_follow_context(drive, control, error);
+		result = gcr_driver_follow_context(driver, control, error);
 	if (!result)
 		result = check_generation(vmm, error);
 	/* Before COMMIT, VRAM still has all bytes, whatever has become of the files. */
@@ -350,10 +350,10 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 	if (vmm->phase != GCR_PRELOAD_OUT)
 		return gcr_vmm_recover_to_running(vmm, ret_state, error);
 	result = take_vram(vmm, control, error);
-	if (!result && gcr_task_stopped(drive->task))
-		result = gcr_drive_stopped(error);
+	if (!result && gcr_task_stopped(driver->task))
+		result = gcr_driver_session_stopped(error);
 	if (!result)
-		result = gcr_drive_write_record(drive, GCR_RECORD_THAWING, error);
+		result = gcr_driver_write_record(driver, GCR_RECORD_THAWING, error);
 	*ret_state = GCR_STATE_FROZEN;
 	if (!result)
 		result = gcr_vmm_make_transit(vmm, GCR_TRANSIT_IN, error);
@@ -364,11 +364,11 @@ int gcr_vmm_thaw(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_erro
 	if (*ret_state == GCR_STATE_FAILED)
 		return result;
 	if (!result)
-		result = gcr_exchange_commit(drive->task) < 0 ? gcr_drive_stopped(error) : 0;
+		result = gcr_swap_commit(driver->task) < 0 ? gcr_driver_session_stopped(error) : 0;
 	if (!result)
 		result = give_back(vmm, error);
 	/* An ending program cannot be frozen again: the caller releases it. */
-	if (result < 0 && gcr_drive_is_ending(drive))
+	if (result < 0 && gcr_driver_sees_end(driver))
 		return gcr_vmm_map_error(result, error);
 	if (result < 0) {
 		back_to_frozen(vmm, control, ret_state, error);

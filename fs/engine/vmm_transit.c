@@ -18,8 +18,8 @@ int gcr_vmm_make_transit(struct gcr_vmm *vmm, enum gcr_transit_way way, struct g
 
 	if (!has_managed(vmm))
 		return 0;
-	result = gcr_transit_create(vmm->snapshot, vmm->device_count, vmm->drive.daemon->quota,
-				    vmm->drive.process->real_uid, way, &vmm->transit, error);
+	result = gcr_transit_create(vmm->snapshot, vmm->device_count, vmm->driver.daemon->quota,
+				    vmm->driver.process->real_uid, way, &vmm->transit, error);
 	/*
 	 * Once its memory is held, the bytes that the program writes to the files exist nowhere
 	 * else.
@@ -41,16 +41,16 @@ static bool is_to_stop(void *data)
 {
 	struct gcr_vmm *vmm = data;
 
-	gcr_drive_check_answer(&vmm->drive);
-	return gcr_task_stopped(vmm->drive.task) || gcr_drive_must_leave(&vmm->drive);
+	gcr_driver_check_answer(&vmm->driver);
+	return gcr_task_stopped(vmm->driver.task) || gcr_driver_session_must_leave(&vmm->driver);
 }
 
 int gcr_vmm_end_transit(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int result = vmm->transit ? gcr_transit_end(vmm->transit, is_to_stop, vmm, error) : 0;
 
-	if (result == -ECANCELED && gcr_task_stopped(vmm->drive.task))
-		return gcr_drive_stopped(error);
+	if (result == -ECANCELED && gcr_task_stopped(vmm->driver.task))
+		return gcr_driver_session_stopped(error);
 	return result;
 }
 

@@ -11,10 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "fs/engine/exchange.h"
+#include "fs/engine/swap.h"
 #include "fs/pack/packs.h"
 #include "fs/process/gpus.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
@@ -27,7 +27,7 @@
  * new worker starts by then.
  */
 #define COPY_GRACE_USEC	     GCR_USEC_PER_SEC
-/* VRAM that a restore takes beyond the amount that NVML counted; see drive_memory.c. */
+/* VRAM that a restore takes beyond the amount that NVML counted; see driver_memory.c. */
 #define BALLAST_MARGIN_BYTES (64ull << 20)
 
 /*
@@ -47,7 +47,7 @@ static void drop(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker)
 
 static int gpu_index(struct gcr_vmm *vmm, const struct gcr_vmm_worker *worker)
 {
-	return gcr_gpus_index(vmm->drive.daemon->gpus, worker->uuid);
+	return gcr_gpus_index(vmm->driver.daemon->gpus, worker->uuid);
 }
 
 static int died(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_error *error)
@@ -63,11 +63,11 @@ static int died(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_e
 static int await(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_result *answer,
 		 int fds[GCR_MESSAGE_FDS_MAX], size_t *fds_count, struct gcr_error *error)
 {
-	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_driver_session *driver = &vmm->driver;
 
 	for (;;) {
 		int result = gcr_helper_result_fds(worker->helper, SLICE_USEC,
-						   drive->process->pidfd, answer, fds, fds_count);
+						   driver->process->pidfd, answer, fds, fds_count);
 
 		if (!result && answer->error)
 			return gcr_error_set(error, answer->error, "%s", answer->words);
@@ -76,15 +76,15 @@ static int await(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_
 		if (result == -EINTR) {
 			drop(vmm, worker);
 			return gcr_error_set(error, ESRCH, "process %d has ended",
-					     (int)drive->process->pid);
+					     (int)driver->process->pid);
 		}
 		if (result != -ETIMEDOUT)
 			return died(vmm, worker, error);
-		if (gcr_drive_must_leave(drive) || gcr_task_stopped(drive->task)) {
+		if (gcr_driver_session_must_leave(driver) || gcr_task_stopped(driver->task)) {
 			drop(vmm, worker);
-			return gcr_drive_stopped(error);
+			return gcr_driver_session_stopped(error);
 		}
-		gcr_drive_check_deadline(drive);
+		gcr_driver_check_deadline(driver);
 	}
 }
 
@@ -130,7 +130,7 @@ int gcr_vmm_assign(struct gcr_vmm *vmm, struct gcr_error *error)
 
 	vmm->workers_count = 0;
 	for (size_t i = 0; i < vmm->device_count; i++) {
-		const uint8_t *uuid = gcr_drive_destination(&vmm->drive, vmm->extents[i].gpu);
+		const uint8_t *uuid = gcr_driver_destination(&vmm->driver, vmm->extents[i].gpu);
 
 		if (!worker || memcmp(worker->uuid, uuid, GCR_UUID_BYTES)) {
 			/* A second session on a GPU would wait for the first one to end. */
@@ -187,17 +187,17 @@ static int open_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint
 		.first_chunk = gcr_snapshot_first_chunk(vmm->snapshot, worker->first),
 	};
 	_cleanup_close_ int table = write_table(vmm, worker);
-	struct gcr_folder *folder = gcr_snapshot_folder(vmm->snapshot);
-	struct gcr_packs *packs = gcr_folder_packs(folder);
+	struct gcr_subtree *subtree = gcr_snapshot_subtree(vmm->snapshot);
+	struct gcr_packs *packs = gcr_subtree_packs(subtree);
 	int fds[5] = {table, gcr_snapshot_directory(vmm->snapshot),
-		      gcr_digest_buffer_fd(vmm->digests), gcr_folder_tables(folder)};
+		      gcr_digest_buffer_fd(vmm->digests), gcr_subtree_tables(subtree)};
 	size_t fds_count = 3;
 
-	if (gcr_exchange_thaws(vmm->drive.task))
+	if (gcr_swap_thaws(vmm->driver.task))
 		session.flags |= GCR_SESSION_IN_PARTS;
-	if (vmm->drive.task->command->unverified)
+	if (vmm->driver.task->command->unverified)
 		session.flags |= GCR_SESSION_UNVERIFIED;
-	if (gcr_folder_is_touched(folder))
+	if (gcr_subtree_is_touched(subtree))
 		session.flags |= GCR_SESSION_UNREGISTERED;
 	/* A packed snapshot is never copied to. */
 	if (packs && type == GCR_MESSAGE_SESSION_IN) {
@@ -214,36 +214,36 @@ static int open_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint
 /* Takes one worker, waiting for tasks that have it; ends early if the operation is stopped. */
 static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_error *error)
 {
-	struct gcr_drive *drive = &vmm->drive;
-	int64_t until_usec = gcr_clock_usec() + GCR_DRIVE_HELPER_WAIT_USEC;
+	struct gcr_driver_session *driver = &vmm->driver;
+	int64_t until_usec = gcr_clock_usec() + GCR_DRIVER_HELPER_WAIT_USEC;
 
-	worker->is_second = gcr_exchange_needs_second(drive->task);
+	worker->is_second = gcr_swap_needs_second(driver->task);
 	for (;;) {
-		int result = gcr_helpers_take_worker(drive->vendor->helpers, worker->uuid,
-						     worker->is_second,
-						     GCR_DRIVE_HELPER_WAIT_USEC / 20,
-						     drive->process->pidfd, &worker->helper, error);
+		int result =
+			gcr_helpers_take_worker(driver->vendor->helpers, worker->uuid,
+						worker->is_second, GCR_DRIVER_HELPER_WAIT_USEC / 20,
+						driver->process->pidfd, &worker->helper, error);
 
 		if (!result) {
-			gcr_helper_set_user(worker->helper, drive->process->pid);
-			drive->has_workers = true;
+			gcr_helper_set_user(worker->helper, driver->process->pid);
+			driver->has_workers = true;
 		}
 		if (result != -ETIMEDOUT)
 			return result;
-		if (gcr_task_stopped(drive->task) || gcr_drive_must_leave(drive))
-			return gcr_drive_stopped(error);
-		if (gcr_exchange_gives_up(drive->task))
+		if (gcr_task_stopped(driver->task) || gcr_driver_session_must_leave(driver))
+			return gcr_driver_session_stopped(error);
+		if (gcr_swap_gives_up(driver->task))
 			return gcr_error_set(error, ETIMEDOUT, "the GPU's worker is not free");
 		/* Copies of other tasks may take long, but those have deadlines of their own. */
 		if (gcr_clock_usec() > until_usec)
-			gcr_drive_check_deadline(drive);
+			gcr_driver_check_deadline(driver);
 	}
 }
 
 int gcr_vmm_open_sessions(struct gcr_vmm *vmm, uint16_t type, uint32_t copies_in_flight,
 			  struct gcr_error *error)
 {
-	unsigned int gpus_count = gcr_gpus_count(vmm->drive.daemon->gpus);
+	unsigned int gpus_count = gcr_gpus_count(vmm->driver.daemon->gpus);
 	int result = 0;
 
 	/* Every task takes workers in the order of the GPUs' indexes: this prevents deadlock. */
@@ -326,12 +326,12 @@ int gcr_vmm_end_create(struct gcr_vmm *vmm, struct gcr_error *error)
 /* Bytes of VRAM that the driver takes on one GPU, with a margin; 0: none. */
 static uint64_t driver_bytes(struct gcr_vmm *vmm, const uint8_t uuid[GCR_UUID_BYTES])
 {
-	struct gcr_process *process = vmm->drive.process;
+	struct gcr_process *process = vmm->driver.process;
 	uint64_t bytes = 0;
 
 	pthread_mutex_lock(&process->lock);
 	for (unsigned int i = 0; i < process->shares_count; i++)
-		if (!memcmp(gcr_drive_destination(&vmm->drive, process->shares[i].uuid), uuid,
+		if (!memcmp(gcr_driver_destination(&vmm->driver, process->shares[i].uuid), uuid,
 			    GCR_UUID_BYTES))
 			bytes += process->shares[i].bytes + BALLAST_MARGIN_BYTES;
 	pthread_mutex_unlock(&process->lock);
@@ -350,7 +350,7 @@ int gcr_vmm_take_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
 		 * The worker has its ballast from an earlier attempt, for which another GPU had too
 		 * little VRAM.
 		 */
-		if (!request.bytes || vmm->drive.ballast & 1u << gpu_index(vmm, worker))
+		if (!request.bytes || vmm->driver.ballast & 1u << gpu_index(vmm, worker))
 			continue;
 		result = ask(vmm, worker, GCR_MESSAGE_RESERVE, &request, sizeof(request), NULL, 0,
 			     error);
@@ -361,7 +361,7 @@ int gcr_vmm_take_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
 				      "process, then try again",
 				      request.bytes >> 20, gpu_index(vmm, worker));
 		if (!result)
-			vmm->drive.ballast |= 1u << gpu_index(vmm, worker);
+			vmm->driver.ballast |= 1u << gpu_index(vmm, worker);
 	}
 	return result;
 }
@@ -372,7 +372,7 @@ int gcr_vmm_drop_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
 
 	for (unsigned int i = 0; i < vmm->workers_count && !result; i++)
 		result = ask(vmm, &vmm->workers[i], GCR_MESSAGE_RELEASE, NULL, 0, NULL, 0, error);
-	vmm->drive.ballast = 0;
+	vmm->driver.ballast = 0;
 	return result;
 }
 
@@ -381,8 +381,8 @@ bool gcr_vmm_end_idle_workers(struct gcr_vmm *vmm)
 	bool has_ended = false;
 
 	for (unsigned int i = 0; i < vmm->workers_count; i++)
-		if (gcr_drive_end_idle_worker(&vmm->drive, vmm->workers[i].uuid,
-					      !vmm->workers[i].is_second))
+		if (gcr_driver_end_idle_worker(&vmm->driver, vmm->workers[i].uuid,
+					       !vmm->workers[i].is_second))
 			has_ended = true;
 	return has_ended;
 }
@@ -490,7 +490,7 @@ int gcr_vmm_check_needs(struct gcr_vmm *vmm, struct gcr_error *error)
 
 		for (uint32_t j = 0; j < worker->count; j++)
 			bytes += vmm->extents[worker->first + j].bytes;
-		result = gcr_drive_check_needs(&vmm->drive, worker->uuid, bytes, error);
+		result = gcr_driver_check_needs(&vmm->driver, worker->uuid, bytes, error);
 	}
 	return result;
 }
@@ -521,7 +521,7 @@ static void end_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker)
 	bool ends;
 
 	if (worker->is_ending &&
-	    (gcr_helper_result(worker->helper, GCR_DRIVE_HELPER_WAIT_USEC, -1, &answer) < 0 ||
+	    (gcr_helper_result(worker->helper, GCR_DRIVER_HELPER_WAIT_USEC, -1, &answer) < 0 ||
 	     answer.error))
 		drop(vmm, worker);
 	worker->is_ending = false;
@@ -529,8 +529,8 @@ static void end_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker)
 	 * On a roll-back, the memory that was moved out must find room again; the second worker's
 	 * context may not have been there before.
 	 */
-	ends = worker->is_second && vmm->drive.rolling_back;
-	if (worker->has_imported && vmm->drive.vendor->backend->may_keep_vram)
+	ends = worker->is_second && vmm->driver.rolling_back;
+	if (worker->has_imported && vmm->driver.vendor->backend->may_keep_vram)
 		ends = true;
 	if (!worker->helper || worker->has_ended || !ends)
 		return;
@@ -556,6 +556,6 @@ void gcr_vmm_close_sessions(struct gcr_vmm *vmm)
 		gcr_helper_put(TAKE_PTR(worker->helper));
 		worker->has_ended = false;
 	}
-	vmm->drive.has_workers = false;
-	gcr_drive_let_start(&vmm->drive);
+	vmm->driver.has_workers = false;
+	gcr_driver_let_start(&vmm->driver);
 }

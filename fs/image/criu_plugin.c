@@ -19,7 +19,7 @@
 #define DIRECTORY "plugins"
 
 /* Directories into which CRIU's `make install` and distributions install plugins. */
-static const char *const folders[] = {
+static const char *const directories[] = {
 	"/usr/lib/criu",
 	"/usr/local/lib/criu",
 	"/usr/lib64/criu",
@@ -35,14 +35,14 @@ static bool is_file(const char *path)
 	return path[0] == '/' && !stat(path, &status) && S_ISREG(status.st_mode);
 }
 
-/* Looks for @name in @folder. 0 and *ret_path, which the caller frees; -ENOENT; -ENOMEM. */
-static int try_folder(const char *folder, const char *name, char **ret_path)
+/* Looks for @name in @directory. 0 and *ret_path, which the caller frees; -ENOENT; -ENOMEM. */
+static int try_directory(const char *directory, const char *name, char **ret_path)
 {
 	char *path;
 
-	if (!folder || !*folder)
+	if (!directory || !*directory)
 		return -ENOENT;
-	if (asprintf(&path, "%s/%s", folder, name) < 0)
+	if (asprintf(&path, "%s/%s", directory, name) < 0)
 		return -ENOMEM;
 	if (is_file(path)) {
 		*ret_path = path;
@@ -69,21 +69,21 @@ int gcr_criu_plugin_find(const struct gcr_daemon *daemon, const struct gcr_backe
 	}
 	/* A plugin for real GPUs would find none with the simulator. */
 	if (daemon->simulator_libraries) {
-		result = try_folder(daemon->simulator_libraries, name, ret_path);
+		result = try_directory(daemon->simulator_libraries, name, ret_path);
 		return result ? gcr_error_set(error, -result == ENOENT ? EOPNOTSUPP : ENOMEM,
 					      "%s is not in %s", name, daemon->simulator_libraries)
 			      : 0;
 	}
 	/* The environment variable that CRIU itself reads (criu/plugin.c). */
-	result = try_folder(getenv("CRIU_LIBS_DIR"), name, ret_path);
-	for (size_t i = 0; i < GCR_ARRAY_SIZE(folders) && result == -ENOENT; i++)
-		result = try_folder(folders[i], name, ret_path);
+	result = try_directory(getenv("CRIU_LIBS_DIR"), name, ret_path);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(directories) && result == -ENOENT; i++)
+		result = try_directory(directories[i], name, ret_path);
 	if (result == -ENOENT)
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "CRIU's plugin for %s's GPUs, %s, is not in %s or where else "
 				     "CRIU is installed: install it (it comes with CRIU), or name "
 				     "it in GPUCR_AMDGPU_PLUGIN",
-				     backend->vendor, name, folders[0]);
+				     backend->vendor, name, directories[0]);
 	return result ? gcr_error_set(error, ENOMEM, "out of memory") : 0;
 }
 

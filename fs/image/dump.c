@@ -29,7 +29,7 @@
 #include "fs/image/place.h"
 #include "fs/image/restored_cgroup.h"
 #include "fs/process/gpus.h"
-#include "fs/process/link.h"
+#include "fs/process/library.h"
 #include "fs/process/vendor.h"
 #include "fs/store/store.h"
 #include "fs/verb/reclaim.h"
@@ -56,7 +56,7 @@ static bool has_library(struct gcr_process *process)
 	bool has;
 
 	pthread_mutex_lock(&process->lock);
-	has = process->snapshot || process->link;
+	has = process->snapshot || process->library;
 	pthread_mutex_unlock(&process->lock);
 	return has;
 }
@@ -131,7 +131,7 @@ static void tell_state(struct gcr_dump *dump, enum gcr_state state)
  * names by now, and the place cannot be restored: then withdraws the place, so that the tree
  * continues to run, and returns -EIO.
  */
-static int settle_failed_end(struct gcr_dump *dump, struct gcr_error *error)
+static int recover_failed_end(struct gcr_dump *dump, struct gcr_error *error)
 {
 	gcr_log(LOG_WARNING, dump->root, "dumped, but %s", error->words);
 	if (!dump->opens->link_remap || gcr_dump_root_has_ended(dump))
@@ -382,7 +382,7 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 		gcr_dump_tie_log(dump);
 	}
 	if (job && gcr_dump_answer_criu(dump, job, !result, &criu_error) < 0 && is_ending) {
-		result = settle_failed_end(dump, &criu_error);
+		result = recover_failed_end(dump, &criu_error);
 		if (result < 0)
 			*error = criu_error;
 	}
@@ -466,7 +466,7 @@ static int check_apart(struct gcr_dump *dump, struct gcr_error *error)
 
 		if (!process->vendor->backend->criu_plugin)
 			continue;
-		r = gcr_link_facts(process, &facts);
+		r = gcr_library_facts(process, &facts);
 		if (gcr_proc_is_silent(r))
 			return gcr_error_set(
 				error, -r,

@@ -16,7 +16,7 @@
 #include "fs/image/restore.h"
 #include "fs/image/restored_cgroup.h"
 #include "fs/process/process.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "fs/store/place_name.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
@@ -45,7 +45,7 @@ void gcr_place_unref(struct gcr_place *place)
 {
 	if (!place || atomic_fetch_sub(&place->references, 1) != 1)
 		return;
-	gcr_folder_unref(place->folder);
+	gcr_subtree_unref(place->subtree);
 	gcr_event_log_unref(place->events);
 	gcr_process_unref(place->process);
 	if (place->fd >= 0)
@@ -155,7 +155,7 @@ static int add_locked(struct gcr_places *places, const char *name, const struct 
 	result = gcr_event_log_create(&place->events);
 	if (!result)
 		result = gcr_store_open_place(places->daemon->store, name, sum, &place->stat,
-					      &place->fd, &place->folder);
+					      &place->fd, &place->subtree);
 	if (result < 0)
 		return result;
 	gcr_quota_count(places->daemon->quota, GCR_QUOTA_PLACES, place->stat.st_uid, 1,
@@ -221,7 +221,7 @@ void gcr_places_destroy(struct gcr_places *places)
 		struct gcr_place *place = places->list;
 
 		places->list = place->next;
-		gcr_store_close_place(place->folder);
+		gcr_store_close_place(place->subtree);
 		/*
 		 * The restored tree outlives the daemon: do not wait for its end by removing its
 		 * cgroup.
@@ -381,7 +381,7 @@ static int drop(struct gcr_place *place, bool even_running)
 	 * lookups need the list.
 	 */
 	if (!is_empty)
-		result = gcr_store_drop_place(place->daemon->store, place->name, 0, place->folder);
+		result = gcr_store_drop_place(place->daemon->store, place->name, 0, place->subtree);
 	if (result < 0) {
 		/*
 		 * The directory is still in the store, so no other place can have taken the name:
@@ -658,7 +658,7 @@ void gcr_place_became(struct gcr_place *place, struct gcr_process *process)
 	pthread_mutex_unlock(&place->lock);
 	gcr_place_set_state(place, GCR_STATE_RUNNING);
 	/* Removes the files, so that a next daemon does not find the place. */
-	result = gcr_store_drop_place(place->daemon->store, place->name, 0, place->folder);
+	result = gcr_store_drop_place(place->daemon->store, place->name, 0, place->subtree);
 	if (result < 0) {
 		gcr_log(LOG_WARNING, 0, "%s: its files stay: %s", place->name, strerror(-result));
 		pthread_mutex_lock(&place->lock);

@@ -2,7 +2,7 @@
 /*
  * A place: a named directory in the mount's root that stands for no running process. A user makes
  * an empty place with mkdir(2) to bring in a snapshot from elsewhere; a dump makes one with all
- * that is needed to restore a tree of processes. Each place is a folder (a directory of files) in
+ * that is needed to restore a tree of processes. Each place is a subtree (a directory of files) in
  * the store and outlives the daemon. It belongs to the user who made it, or whose process was
  * dumped. Once a process has been restored from it, the place is another name of that process until
  * the process ends.
@@ -64,7 +64,7 @@ struct gcr_place {
 	char name[GCR_PLACE_NAME_BYTES];
 	struct stat stat; /* of the place's directory: owner, and time of creation */
 	int fd;		  /* the place's directory, visible to the daemon only */
-	struct gcr_folder *folder;
+	struct gcr_subtree *subtree;
 	struct gcr_event_log *events;
 
 	struct gcr_place *next;		/* next in the list of all places */

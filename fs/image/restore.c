@@ -21,7 +21,7 @@
 #include "fs/image/restore_private.h"
 #include "fs/job/operation.h"
 #include "fs/process/gpus.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/lock.h"
@@ -248,9 +248,9 @@ static void *run(void *data)
 	int result;
 
 	pthread_setname_np(pthread_self(), "gpucrfs-restore");
-	gcr_folder_begin_verb(place->folder);
+	gcr_subtree_begin_verb(place->subtree);
 	result = carry_out(restore, &error);
-	gcr_folder_end_verb(place->folder);
+	gcr_subtree_end_verb(place->subtree);
 	if (!result)
 		error = (struct gcr_error){0};
 	/* Only when all this is done may the place be dropped or thawed again (`restore` NULL). */

@@ -28,7 +28,7 @@ void gcr_restore_write(fuse_req_t request, const struct gcr_parties *parties,
 /*
  * Recover restores that an earlier daemon had not finished. The first function is called before any
  * record is read: trees that have not run yet are ended, and their places are as before. The second
- * is called when the records have been settled: trees that may have run continue, and their place
+ * is called when the records have been handled: trees that may have run continue, and their place
  * is another name of the process.
  */
 void gcr_restores_recover(struct gcr_daemon *daemon);

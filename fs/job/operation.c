@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fs/engine/exchange.h"
+#include "fs/engine/swap.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/lock.h"
@@ -33,7 +33,7 @@ static void destroy(struct gcr_job *job)
 
 	for (size_t i = 0; i < job->count; i++)
 		gcr_process_unref(operation->tasks[i].process);
-	gcr_exchange_destroy(operation->exchange);
+	gcr_swap_destroy(operation->swap);
 	gcr_quota_release(&operation->dump_charge);
 	free(operation);
 }
@@ -81,8 +81,8 @@ static struct gcr_operation *create(struct gcr_daemon *daemon, const struct gcr_
 	if (!operation)
 		return NULL;
 	if (command->swap) {
-		operation->exchange = gcr_exchange_create(command);
-		if (!operation->exchange) {
+		operation->swap = gcr_swap_create(command);
+		if (!operation->swap) {
 			free(operation);
 			return NULL;
 		}
@@ -99,7 +99,7 @@ static void add_task(struct gcr_operation *operation, struct gcr_process *proces
 	task->operation = operation;
 	task->process = gcr_process_ref(process);
 	task->command = command;
-	task->exchange = operation->exchange;
+	task->swap = operation->swap;
 	task->started_usec = gcr_clock_usec();
 	atomic_init(&task->phase, "start");
 	operation->job.count++;
@@ -144,11 +144,11 @@ static void launch(struct gcr_operation *operation)
 }
 
 /*
- * Check whether @command is allowed for @process now, perhaps as one half of an exchange;
- * *ret_nothing: the process is in the wanted state already. Lock: operations.lock.
+ * Check whether @command is allowed for @process now, perhaps as one half of a swap; *ret_nothing:
+ * the process is in the wanted state already. Lock: operations.lock.
  */
 static int check_locked(struct gcr_process *process, const struct gcr_command *command,
-			bool is_exchanged, bool *ret_nothing, struct gcr_error *error)
+			bool is_swapped, bool *ret_nothing, struct gcr_error *error)
 {
 	enum gcr_verb verb = command->verb;
 	int result = 0;
@@ -165,7 +165,7 @@ static int check_locked(struct gcr_process *process, const struct gcr_command *c
 	else if (process->state == gcr_verb_goal(verb))
 		*ret_nothing = !command->park;
 	/* Only a thaw of its own finds out how much VRAM a failed process has and needs. */
-	else if (is_exchanged && process->state == GCR_STATE_FAILED)
+	else if (is_swapped && process->state == GCR_STATE_FAILED)
 		result = gcr_error_set(error, EBUSY,
 				       "an exchange thaws a frozen process and freezes a running "
 				       "one, but process %d is failed; thaw it alone first",
@@ -183,20 +183,19 @@ static int add_tasks_locked(struct gcr_operation *operation, struct gcr_process 
 			    size_t count, struct gcr_error *error)
 {
 	for (size_t i = 0; i < count; i++) {
-		const struct gcr_command *command =
-			operation->exchange && i ? gcr_exchange_freeze(operation->exchange)
-						 : &operation->job.command;
+		const struct gcr_command *command = operation->swap && i
+							    ? gcr_swap_freeze(operation->swap)
+							    : &operation->job.command;
 		bool nothing;
-		int result =
-			check_locked(processes[i], command, operation->exchange, &nothing, error);
+		int result = check_locked(processes[i], command, operation->swap, &nothing, error);
 
 		if (result < 0)
 			return result;
 		if (!nothing)
 			add_task(operation, processes[i], command);
 	}
-	/* An exchange needs both processes. */
-	if (operation->exchange && operation->job.count == 1)
+	/* A swap needs both processes. */
+	if (operation->swap && operation->job.count == 1)
 		return gcr_error_set(error, EBUSY,
 				     "an exchange thaws a frozen process and freezes a running "
 				     "one, but both are %s",
@@ -351,7 +350,7 @@ size_t gcr_operation_cancel(struct gcr_process *const *processes, size_t count,
 
 /*
  * A process has ended: stops its operation (all or none), unless it was the process to be frozen
- * in an exchange.
+ * in a swap.
  */
 static void process_ended(struct gcr_process *process)
 {
@@ -359,7 +358,7 @@ static void process_ended(struct gcr_process *process)
 
 	pthread_mutex_lock(&operations.lock);
 	pthread_mutex_lock(&process->lock);
-	if (process->task && !gcr_exchange_freezes(process->task))
+	if (process->task && !gcr_swap_freezes(process->task))
 		operation = process->task->operation;
 	pthread_mutex_unlock(&process->lock);
 	if (operation)

@@ -9,12 +9,12 @@
 #include "fs/base/counters.h"
 #include "fs/engine/engine.h"
 #include "fs/helper/helper.h"
-#include "fs/job/exchange_run.h"
+#include "fs/job/swap_run.h"
 #include "fs/job/recover.h"
 #include "fs/pack/pack_table.h"
 #include "fs/process/gpus.h"
 #include "fs/process/vendor.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "fs/store/store.h"
 #include "fs/verb/packing.h"
 #include "fs/verb/reclaim.h"
@@ -25,7 +25,7 @@ static bool is_packed(struct gcr_snapshot *snapshot)
 {
 	struct gcr_pack_figures figures;
 
-	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &figures);
+	gcr_subtree_pack_figures(gcr_snapshot_subtree(snapshot), &figures);
 	return figures.pieces;
 }
 
@@ -36,7 +36,7 @@ static int unpack(struct gcr_task *task, struct gcr_snapshot *snapshot, struct g
 	bool unused;
 	int result;
 
-	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &figures);
+	gcr_subtree_pack_figures(gcr_snapshot_subtree(snapshot), &figures);
 	if (!figures.pieces)
 		return 0;
 	task->unpacked_bytes = figures.packed_bytes;
@@ -101,8 +101,8 @@ static int carry_out(struct gcr_task *task, enum gcr_state *ret_state, struct gc
 		*ret_state = task->from;
 		return result;
 	}
-	if (task->exchange)
-		return gcr_exchange_carry_out(task, ret_state, error);
+	if (task->swap)
+		return gcr_swap_carry_out(task, ret_state, error);
 	if (task->command->work)
 		return task->command->work(task, ret_state, error);
 	if (task->command->verb != GCR_VERB_FREEZE)
@@ -159,7 +159,7 @@ void gcr_task_finish(struct gcr_task *task, int result, enum gcr_state state,
 	bool last;
 	bool counts;
 
-	gcr_exchange_end(task, result, error);
+	gcr_swap_end(task, result, error);
 	/* A dumped process was ended by the daemon itself. */
 	if (state != GCR_STATE_DUMPED && gcr_process_has_ended(process)) {
 		result = gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
@@ -168,15 +168,16 @@ void gcr_task_finish(struct gcr_task *task, int result, enum gcr_state state,
 	}
 	gcr_gpus_expire(operation->job.daemon->gpus);
 	/* A thaw continues even if the process to be frozen for it has ended. */
-	counts = error->number != ESRCH || !gcr_exchange_freezes(task);
+	counts = error->number != ESRCH || !gcr_swap_freezes(task);
 	/* A deadline that was reported to the writers before is not reported again. */
 	told = error->number == ETIMEDOUT && atomic_load(&task->control_pending) &&
 	       gcr_transition_find(verb, state);
 	if (!task->recovery)
 		gcr_counters_verb(operation->job.daemon->counters, verb, error->number,
 				  duration_usec, task->timing.bytes);
-	gcr_process_settle(process, verb, state, !result && !task->recovery ? duration_usec : 0,
-			   &task->timing, (!task->recovery || result < 0) && !told ? error : NULL);
+	gcr_process_end_verb(process, verb, state, !result && !task->recovery ? duration_usec : 0,
+			     &task->timing,
+			     (!task->recovery || result < 0) && !told ? error : NULL);
 	gcr_vendor_keep_spares(operation->job.daemon);
 	if (task->recovery)
 		gcr_recover_ended(operation->job.daemon);

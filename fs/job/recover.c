@@ -33,10 +33,10 @@ struct process_id {
 	uint64_t start_ticks;
 };
 
-/* The exchanges that an earlier daemon was carrying out. */
+/* The swaps that an earlier daemon was carrying out. */
 static struct {
 	pthread_mutex_t lock; /* taken before all other locks */
-	bool may_be_settled;
+	bool may_be_finished;
 	struct interrupted {
 		struct interrupted *next;
 		struct process_id thawed, frozen;
@@ -44,8 +44,8 @@ static struct {
 } interrupted = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /*
- * Has some process with a record not been recovered yet? Until then no interrupted exchange is
- * settled. See gcr_recover_missed().
+ * Has some process with a record not been recovered yet? Until then no interrupted swap is
+ * finished. See gcr_recover_missed().
  */
 static atomic_bool has_missed;
 
@@ -55,10 +55,10 @@ static bool is_same(const struct process_id *left, const struct process_id *righ
 }
 
 /*
- * Note an exchange; the records of both processes may name the same one. Without memory, both
- * processes are left as they are found.
+ * Note a swap; the records of both processes may name the same one. Without memory, both processes
+ * are left as they are found.
  */
-static void note_exchange(struct process_id thawed, struct process_id frozen)
+static void note_swap(struct process_id thawed, struct process_id frozen)
 {
 	struct interrupted **link;
 
@@ -73,14 +73,14 @@ static void note_exchange(struct process_id thawed, struct process_id frozen)
 	pthread_mutex_unlock(&interrupted.lock);
 }
 
-static void note_exchanges(const struct gcr_record *record)
+static void note_swaps(const struct gcr_record *record)
 {
 	const struct process_id own = {record->pid, record->start_ticks};
 
 	if (record->swap_pid)
-		note_exchange(own, (struct process_id){record->swap_pid, record->swap_start_ticks});
+		note_swap(own, (struct process_id){record->swap_pid, record->swap_start_ticks});
 	if (record->frozen_for_pid)
-		note_exchange(
+		note_swap(
 			(struct process_id){record->frozen_for_pid, record->frozen_for_start_ticks},
 			own);
 }
@@ -122,8 +122,8 @@ static enum gcr_verb interrupted_verb(const struct gcr_record *record)
 }
 
 /* Set @process, which @operation has claimed, to the state in its record, and recover it. */
-static void settle(struct gcr_process *process, const struct gcr_record *record,
-		   struct gcr_operation *operation)
+static void recover_claimed(struct gcr_process *process, const struct gcr_record *record,
+			    struct gcr_operation *operation)
 {
 	static const enum gcr_state states[] = {
 		[GCR_RECORD_FREEZING] = GCR_STATE_FREEZING,
@@ -173,10 +173,10 @@ static int recover_one(const struct gcr_record *record, void *data)
 			atomic_store(&has_missed, true);
 		return 0;
 	}
-	note_exchanges(record);
+	note_swaps(record);
 	result = gcr_operation_claim_recovery(process, interrupted_verb(record), &operation);
 	if (!result) {
-		settle(process, record, operation);
+		recover_claimed(process, record, operation);
 	} else if (result != -ESHUTDOWN) {
 		struct gcr_error error;
 
@@ -217,8 +217,8 @@ static bool runs(struct gcr_process *process, const struct process_id *id)
 }
 
 /*
- * Is the process frozen, and was it frozen for this exchange? If so, the note of the exchange is
- * removed unless the process @is_to_come_back.
+ * Is the process frozen, and was it frozen for this swap? If so, the note of the swap is removed
+ * unless the process @is_to_come_back.
  */
 static bool was_frozen_for(struct gcr_process *process, const struct process_id *thawed,
 			   bool is_to_come_back)
@@ -232,8 +232,8 @@ static bool was_frozen_for(struct gcr_process *process, const struct process_id 
 	if (is_so && !is_to_come_back) {
 		process->frozen_for_pid = 0;
 		/* While the lock is held, no verb begins, which would write the record too. */
-		gcr_record_end_exchange(process->daemon->runtime_fd, process->pid,
-					process->start_ticks);
+		gcr_record_end_swap(process->daemon->runtime_fd, process->pid,
+				    process->start_ticks);
 	}
 	pthread_mutex_unlock(&process->lock);
 	return is_so;
@@ -252,8 +252,7 @@ static bool is_recovering(struct gcr_process *process)
 }
 
 /*
- * Reports to the user of @process that an exchange with process @other was interrupted; @what
- * follows.
+ * Reports to the user of @process that a swap with process @other was interrupted; @what follows.
  */
 static void tell(struct gcr_process *process, const char *verb, pid_t other, const char *what)
 {
@@ -266,11 +265,11 @@ static void tell(struct gcr_process *process, const char *verb, pid_t other, con
 }
 
 /*
- * Settles an interrupted exchange. The exchange is complete if the process to be thawed runs. If
- * that process is frozen or has ended, the process that was frozen for it is thawed again. Returns
- * false if one of the two is still being recovered, or may be one of the missed processes.
+ * Finishes an interrupted swap. The swap is complete if the process to be thawed runs. If that
+ * process is frozen or has ended, the process that was frozen for it is thawed again. Returns false
+ * if one of the two is still being recovered, or may be one of the missed processes.
  */
-static bool settle_exchange(struct gcr_daemon *daemon, const struct interrupted *one)
+static bool finish_swap(struct gcr_daemon *daemon, const struct interrupted *one)
 {
 	const struct gcr_command command = {.verb = GCR_VERB_THAW};
 	struct gcr_process *thawed = find(daemon, &one->thawed);
@@ -279,7 +278,7 @@ static bool settle_exchange(struct gcr_daemon *daemon, const struct interrupted 
 	struct gcr_error error = {0};
 	bool unused;
 
-	/* The process that was to be thawed is in VRAM: the exchange was completed. */
+	/* The process that was to be thawed is in VRAM: the swap was completed. */
 	if (!is_early && runs(thawed, &one->thawed)) {
 		if (frozen)
 			was_frozen_for(frozen, &one->thawed, false);
@@ -302,14 +301,14 @@ static bool settle_exchange(struct gcr_daemon *daemon, const struct interrupted 
 	return !is_early;
 }
 
-static void settle_exchanges_locked(struct gcr_daemon *daemon)
+static void finish_swaps_locked(struct gcr_daemon *daemon)
 {
 	struct interrupted **link = &interrupted.list;
 
 	while (*link) {
 		struct interrupted *one = *link;
 
-		if (!settle_exchange(daemon, one)) {
+		if (!finish_swap(daemon, one)) {
 			link = &one->next;
 			continue;
 		}
@@ -318,19 +317,19 @@ static void settle_exchanges_locked(struct gcr_daemon *daemon)
 	}
 }
 
-void gcr_recover_exchanges(struct gcr_daemon *daemon)
+void gcr_recover_swaps(struct gcr_daemon *daemon)
 {
 	pthread_mutex_lock(&interrupted.lock);
-	interrupted.may_be_settled = true;
-	settle_exchanges_locked(daemon);
+	interrupted.may_be_finished = true;
+	finish_swaps_locked(daemon);
 	pthread_mutex_unlock(&interrupted.lock);
 }
 
 void gcr_recover_ended(struct gcr_daemon *daemon)
 {
 	pthread_mutex_lock(&interrupted.lock);
-	if (interrupted.may_be_settled)
-		settle_exchanges_locked(daemon);
+	if (interrupted.may_be_finished)
+		finish_swaps_locked(daemon);
 	pthread_mutex_unlock(&interrupted.lock);
 }
 
@@ -441,8 +440,8 @@ static int recover_late(struct gcr_process *process)
 		gcr_operation_drop_recovery(operation);
 		return result;
 	}
-	note_exchanges(&record);
-	settle(process, &record, operation);
+	note_swaps(&record);
+	recover_claimed(process, &record, operation);
 	gcr_vendor_keep_spares(daemon);
 	return 0;
 }
@@ -526,7 +525,7 @@ bool gcr_recover_missed(struct gcr_daemon *daemon, int64_t *again_usec)
 	if (gcr_record_each(daemon->runtime_fd, recover_missed, still_unreadable, &pass) < 0 ||
 	    pass.has_missed || unclaim_listed(daemon) < 0)
 		return true;
-	/* Not before: a recovery that ends meanwhile would settle exchanges too early. */
+	/* Not before: a recovery that ends meanwhile would finish swaps too early. */
 	atomic_store(&has_missed, false);
 	gcr_recover_ended(daemon);
 	return false;

@@ -29,7 +29,7 @@ void gcr_recover_late(struct gcr_process *process);
 /*
  * If gcr_recover() could not list a process that has a record, or had no memory or no descriptor to
  * read a record: try again, at most once in a while, for which @again_usec is the caller's to keep,
- * and at first 0. When there are no such processes any more, the interrupted exchanges are settled.
+ * and at first 0. When there are no such processes any more, the interrupted swaps are finished.
  * Returns whether there still are. Called by one thread, without locks.
  */
 bool gcr_recover_missed(struct gcr_daemon *daemon, int64_t *again_usec);
@@ -41,12 +41,12 @@ bool gcr_recover_missed(struct gcr_daemon *daemon, int64_t *again_usec);
 void gcr_recover_returned(struct gcr_process *process);
 
 /*
- * After gcr_recover(): settle the exchanges that an earlier daemon was carrying out. If both
- * processes are frozen now, or the one to be thawed has ended, the process that was frozen for the
- * exchange is thawed again. Both get a message. An exchange that cannot be settled yet is settled
- * when the recovery of either process ends, and no process is missed (see gcr_recover_missed()).
+ * After gcr_recover(): finish the swaps that an earlier daemon was carrying out. If both processes
+ * are frozen now, or the one to be thawed has ended, the process that was frozen for the swap is
+ * thawed again. Both get a message. A swap that cannot be finished yet is finished when the
+ * recovery of either process ends, and no process is missed (see gcr_recover_missed()).
  */
-void gcr_recover_exchanges(struct gcr_daemon *daemon);
+void gcr_recover_swaps(struct gcr_daemon *daemon);
 
 /* The recovery of a process has ended; called on its thread, without locks. */
 void gcr_recover_ended(struct gcr_daemon *daemon);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The sampling thread. sampler->lock guards the wake-up flags; the thread holds no other lock
- * during a request to a library, and takes a link only if no verb has it.
+ * during a request to a library, and takes a library only if no verb has it.
  */
 #include "fs/job/sampler.h"
 
@@ -12,7 +12,7 @@
 #include "fs/base/log.h"
 #include "fs/helper/helper.h"
 #include "fs/job/recover.h"
-#include "fs/process/link.h"
+#include "fs/process/library.h"
 #include "fs/process/listed.h"
 #include "fs/process/pin.h"
 #include "fs/process/wanted.h"
@@ -89,8 +89,8 @@ static void note_answer(struct gcr_process *process, struct wait *wait, int64_t 
 }
 
 /*
- * Send one request to a library whose link no verb has. The caller owns the answer's descriptors.
- * The request is sent only if @is_wanted (or NULL) agrees while the sampler has the link: then no
+ * Send one request to a library that no verb has. The caller owns the answer's descriptors. The
+ * request is sent only if @is_wanted (or NULL) agrees while the sampler has the library: then no
  * verb proceeds, so the condition cannot change. -EAGAIN: not wanted now, or this library, or
  * others of the same user, did not answer before.
  */
@@ -99,24 +99,24 @@ static int ask(struct gcr_sampler *sampler, struct gcr_process *process, uint16_
 {
 	struct wait *wait = wait_of(sampler, process);
 	int64_t asked_usec = gcr_clock_usec();
-	struct gcr_link *link = NULL;
+	struct gcr_library *library = NULL;
 	struct gcr_error error;
 	int result;
 
 	if (wait->usec >= ANSWER_USEC ||
 	    (process->ask_wait_usec && asked_usec < process->ask_again_usec))
 		return -EAGAIN;
-	result = gcr_link_take(process, 0, &link, &error);
+	result = gcr_library_take(process, 0, &library, &error);
 	if (result < 0)
 		return result;
 	if (is_wanted && !is_wanted(process)) {
-		gcr_link_put(link);
+		gcr_library_put(library);
 		return -EAGAIN;
 	}
-	result = gcr_link_request(link, type, NULL, 0, NULL, 0, &error);
+	result = gcr_library_request(library, type, NULL, 0, NULL, 0, &error);
 	if (!result)
-		result = gcr_link_receive(link, ANSWER_USEC, message);
-	gcr_link_put(link);
+		result = gcr_library_receive(library, ANSWER_USEC, message);
+	gcr_library_put(library);
 	note_answer(process, wait, asked_usec, result);
 	if (!result && message->header.type != GCR_MESSAGE_RESULT) {
 		gcr_message_close_fds(message);
@@ -192,7 +192,8 @@ static bool is_uncommitted(struct gcr_process *process)
 	pthread_mutex_lock(&process->lock);
 	is_frozen = process->state == GCR_STATE_FROZEN && !process->task && process->snapshot;
 	pthread_mutex_unlock(&process->lock);
-	return is_frozen && !gcr_link_facts(process, &facts) && facts.phase == GCR_PRELOAD_HANDED;
+	return is_frozen && !gcr_library_facts(process, &facts) &&
+	       facts.phase == GCR_PRELOAD_HANDED;
 }
 
 static void tell_commit(struct gcr_sampler *sampler, struct gcr_process *process,
@@ -217,7 +218,7 @@ static void sample(struct gcr_sampler *sampler, struct gcr_process *process,
 	struct gcr_page_facts facts;
 	bool refresh = false;
 
-	if (gcr_link_facts(process, &facts) < 0)
+	if (gcr_library_facts(process, &facts) < 0)
 		return;
 	pthread_mutex_lock(&process->lock);
 	if (!process->active_usec || process->submissions != facts.submissions) {
@@ -263,7 +264,7 @@ static bool sample_all(struct gcr_sampler *sampler, struct gcr_message *message)
 		return true;
 	for (size_t i = 0; i < count; i++) {
 		pthread_mutex_lock(&list[i]->lock);
-		any = any || list[i]->link;
+		any = any || list[i]->library;
 		pthread_mutex_unlock(&list[i]->lock);
 		if (ended != sampler->workers_ended)
 			forget_pins(list[i]);

@@ -18,7 +18,7 @@
 #include "fs/base/turns.h"
 #include "fs/base/waiter.h"
 #include "fs/image/dump.h"
-#include "fs/job/exchange_run.h"
+#include "fs/job/swap_run.h"
 #include "fs/job/operation.h"
 #include "fs/mount/tree.h"
 #include "fs/verb/ctl.h"
@@ -173,7 +173,7 @@ static int find_target(struct gcr_daemon *daemon, const struct gcr_parties *part
 	return result;
 }
 
-/* Adds the process that is frozen in exchange, after the process that is thawed. */
+/* Adds the process of swap=, which is frozen, after the process that is thawed. */
 static int add_swapped(struct gcr_daemon *daemon, const struct gcr_parties *parties,
 		       const struct gcr_command *command, struct targets *targets,
 		       struct gcr_error *error)
@@ -190,7 +190,7 @@ static int add_swapped(struct gcr_daemon *daemon, const struct gcr_parties *part
 		return gcr_error_set(error, EINVAL,
 				     "swap= exchanges one process for one other; these are %zu",
 				     targets->count);
-	return gcr_exchange_check(targets->list[0], targets->list[1], error);
+	return gcr_swap_check(targets->list[0], targets->list[1], error);
 }
 
 /*

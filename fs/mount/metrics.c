@@ -24,7 +24,7 @@
 #include "fs/pack/packs.h"
 #include "fs/process/gpus.h"
 #include "fs/process/totals.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -65,7 +65,7 @@ static int count_place(struct gcr_place *place, void *data)
 
 	if (!gcr_place_is_process(place, &state)) {
 		figures->places[state]++;
-		figures->places_bytes += gcr_folder_resident_bytes(place->folder);
+		figures->places_bytes += gcr_subtree_resident_bytes(place->subtree);
 	}
 	return 0;
 }

@@ -6,7 +6,7 @@
 #include "fs/base/state.h"
 #include "fs/image/place.h"
 #include "fs/image/restore.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 
@@ -87,7 +87,7 @@ static void render_ticks(const struct shown *shown, FILE *stream)
 
 static void render_held(const struct shown *shown, FILE *stream)
 {
-	fprintf(stream, "%" PRIu64, gcr_folder_resident_bytes(shown->place->folder));
+	fprintf(stream, "%" PRIu64, gcr_subtree_resident_bytes(shown->place->subtree));
 }
 
 static const struct {

@@ -7,25 +7,25 @@
 #include "fs/image/place.h"
 #include "fs/mount/tree.h"
 #include "fs/process/process.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
 
-GCR_DEFINE_CLEANUP(struct gcr_folder *, gcr_folder_unref);
+GCR_DEFINE_CLEANUP(struct gcr_subtree *, gcr_subtree_unref);
 
 struct search {
 	const struct fuse_ctx *caller;
-	const struct gcr_folder *folder;
+	const struct gcr_subtree *subtree;
 };
 
 static int is_places(struct gcr_place *place, void *data)
 {
 	const struct search *search = data;
 
-	return place->folder == search->folder && gcr_tree_shows_place(search->caller, place);
+	return place->subtree == search->subtree && gcr_tree_shows_place(search->caller, place);
 }
 
-/* Does the folder belong to a process that the caller can see? */
+/* Does the subtree belong to a process that the caller can see? */
 static bool is_of_process(struct gcr_daemon *daemon, const struct search *search)
 {
 	struct gcr_process **list = NULL;
@@ -37,7 +37,7 @@ static bool is_of_process(struct gcr_daemon *daemon, const struct search *search
 	for (size_t i = 0; i < count && !is_its; i++) {
 		struct gcr_snapshot *snapshot = gcr_tree_snapshot(list[i]);
 
-		is_its = snapshot && gcr_snapshot_folder(snapshot) == search->folder &&
+		is_its = snapshot && gcr_snapshot_subtree(snapshot) == search->subtree &&
 			 gcr_tree_reaches(search->caller, list[i]->pid);
 		gcr_snapshot_unref(snapshot);
 	}
@@ -47,7 +47,7 @@ static bool is_of_process(struct gcr_daemon *daemon, const struct search *search
 
 static int check_item(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node)
 {
-	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	_cleanup_(gcr_subtree_unref_cleanup) struct gcr_subtree *subtree = NULL;
 	struct search search = {.caller = caller};
 	uint32_t item;
 	int result;
@@ -58,10 +58,10 @@ static int check_item(struct gcr_daemon *daemon, const struct fuse_ctx *caller, 
 	 */
 	if (caller->uid || gcr_tree_is_local(caller))
 		return 0;
-	result = gcr_tree_folder(daemon, node, &folder, &item);
+	result = gcr_tree_subtree(daemon, node, &subtree, &item);
 	if (result < 0)
 		return result;
-	search.folder = folder;
+	search.subtree = subtree;
 	result = gcr_place_each(daemon->places, is_places, &search);
 	if (!result)
 		result = is_of_process(daemon, &search);

@@ -21,9 +21,9 @@
 #include "fs/pack/pack_table.h"
 #include "fs/pack/packs.h"
 #include "fs/process/gpus.h"
-#include "fs/process/link.h"
+#include "fs/process/library.h"
 #include "fs/process/scan.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -131,7 +131,7 @@ static void look(struct gcr_process *process, struct view *view)
 	snapshot = process->snapshot ? gcr_snapshot_ref(process->snapshot) : NULL;
 	pthread_mutex_unlock(&process->lock);
 	if (snapshot) {
-		gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &view->packed);
+		gcr_subtree_pack_figures(gcr_snapshot_subtree(snapshot), &view->packed);
 		view->snapshot_gpus = gpus_of(process->daemon->gpus, snapshot);
 	}
 	gcr_snapshot_unref(snapshot);
@@ -144,7 +144,7 @@ static void look(struct gcr_process *process, struct view *view)
 /* Adds the facts that the preload library reports; only for texts that show them. */
 static void look_at_library(struct view *view)
 {
-	view->has_facts = !gcr_link_last_facts(view->process, &view->facts);
+	view->has_facts = !gcr_library_last_facts(view->process, &view->facts);
 }
 
 static void render_pid(const struct view *view, FILE *stream)
@@ -654,7 +654,7 @@ static int render_place(struct gcr_place *place, void *data)
 	/* A place with a restored process has the line of that process. */
 	if (!gcr_place_is_process(place, &state) && gcr_sight_shows_place(lines->sight, place))
 		render_line(lines->stream, place->name, place->stat.st_uid, "-",
-			    gcr_state_name(state), 0, gcr_folder_resident_bytes(place->folder));
+			    gcr_state_name(state), 0, gcr_subtree_resident_bytes(place->subtree));
 	return 0;
 }
 

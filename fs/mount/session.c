@@ -19,7 +19,7 @@
 #include "fs/mount/control.h"
 #include "fs/mount/reach.h"
 #include "fs/mount/render_turn.h"
-#include "fs/mount/session_folder.h"
+#include "fs/mount/session_subtree.h"
 #include "fs/mount/session_turn.h"
 #include "fs/mount/session_watch.h"
 #include "fs/mount/tree.h"
@@ -58,7 +58,7 @@ struct file {
 	char *text;		     /* of a control file, as when opened */
 	size_t size;
 	struct gcr_event_reader *reader; /* of an events file */
-	struct gcr_folder_file *item;	 /* of a file in a folder */
+	struct gcr_subtree_file *item;	 /* of a file in a subtree */
 	bool is_passthrough_told;	 /* registered with fs/base/passthrough.h */
 	struct listing listing;		 /* of a directory */
 	struct gcr_quota_charge opened;	 /* quota for the open file */
@@ -84,7 +84,7 @@ static void file_unref(struct file *file)
 	gcr_event_reader_destroy(file->reader);
 	if (file->is_passthrough_told)
 		gcr_passthrough_close(file->node);
-	gcr_folder_close(file->item);
+	gcr_subtree_close(file->item);
 	gcr_process_unref(file->process);
 	gcr_place_unref(file->place);
 	gcr_credentials_finish(&file->opener);
@@ -315,9 +315,9 @@ static void wait_for_turn(void *data)
 static int tell_passthrough(struct file *file, int flags)
 {
 	bool wants = (flags & O_ACCMODE) == O_RDONLY && gcr_passthrough_is_on() &&
-		     !gcr_passthrough_is_plain(file->node) && gcr_folder_pass(file->item);
+		     !gcr_passthrough_is_plain(file->node) && gcr_subtree_pass(file->item);
 	int backing =
-		gcr_passthrough_open(file->node, gcr_folder_file_fd(file->item), flags, wants);
+		gcr_passthrough_open(file->node, gcr_subtree_file_fd(file->item), flags, wants);
 
 	file->is_passthrough_told = backing >= 0;
 	return backing;
@@ -475,7 +475,7 @@ static void do_lseek(fuse_req_t request, fuse_ino_t node, off_t offset, int when
 	int64_t found;
 
 	if (file->item) {
-		found = gcr_folder_seek(file->item, offset, whence);
+		found = gcr_subtree_seek(file->item, offset, whence);
 	} else {
 		/* As in a filesystem without holes. */
 		found = gcr_tree_getattr(daemon_of(request), node, &stat);
@@ -510,7 +510,7 @@ static void do_write(fuse_req_t request, fuse_ino_t node, const char *bytes, siz
 }
 
 /* Implements struct gcr_session_turns, which runs fallocate in steps. */
-static bool allocate_some(fuse_req_t request, struct gcr_folder_allocation *allocation,
+static bool allocate_some(fuse_req_t request, struct gcr_subtree_allocation *allocation,
 			  struct fuse_file_info *info)
 {
 	_cleanup_(file_unref_cleanup) struct file *file = file_of(info);
@@ -518,7 +518,7 @@ static bool allocate_some(fuse_req_t request, struct gcr_folder_allocation *allo
 
 	atomic_fetch_add(&file->references, 1);
 	if (file->item)
-		result = gcr_folder_allocate_some(file->item, allocation);
+		result = gcr_subtree_allocate_some(file->item, allocation);
 	if (result > 0)
 		return false;
 	fuse_reply_err(request, -result);
@@ -680,7 +680,7 @@ static void do_statfs(fuse_req_t request, fuse_ino_t node)
 	fuse_reply_statfs(request, &statfs);
 }
 
-/* mknod, symlink and link are refused everywhere, also in a folder. */
+/* mknod, symlink and link are refused everywhere, also in a subtree. */
 static void do_mknod(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,
 		     dev_t device)
 {

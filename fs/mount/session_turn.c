@@ -39,7 +39,7 @@ struct job {
 	const char *bytes;
 	size_t size;
 	off_t offset;
-	struct gcr_folder_allocation allocation;
+	struct gcr_subtree_allocation allocation;
 
 	/* Copies that belong to a queued job; name, new_name and bytes then point to them. */
 	char *own_name;
@@ -634,7 +634,7 @@ static void turn_fallocate(fuse_req_t request, fuse_ino_t node, int mode, off_t 
 		fuse_reply_err(request, EFBIG);
 		return;
 	}
-	job.allocation = (struct gcr_folder_allocation){
+	job.allocation = (struct gcr_subtree_allocation){
 		.mode = mode, .offset = (uint64_t)offset, .end = (uint64_t)(offset + length)};
 	if (is_below(node))
 		submit_with(&job, info);

@@ -18,7 +18,7 @@
 #include <stdbool.h>
 
 #include "fs/mount/tree.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 
 #define GCR_SESSION_OWNER_MAX 4	 /* threads for requests of one owner below a `snapshot` */
 #define GCR_SESSION_VERBS_MAX 2	 /* and for his writes to `ctl` files */
@@ -31,7 +31,7 @@ struct gcr_session_turns {
 	 * Carries out one step of fallocate. False: there is more to do; true: the request is
 	 * answered.
 	 */
-	bool (*allocate_some)(fuse_req_t request, struct gcr_folder_allocation *allocation,
+	bool (*allocate_some)(fuse_req_t request, struct gcr_subtree_allocation *allocation,
 			      struct fuse_file_info *info);
 };
 

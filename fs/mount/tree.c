@@ -23,7 +23,7 @@
 #include "lib/lock.h"
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
-GCR_DEFINE_CLEANUP(struct gcr_folder *, gcr_folder_unref);
+GCR_DEFINE_CLEANUP(struct gcr_subtree *, gcr_subtree_unref);
 
 struct shape {
 	enum gcr_node_kind parent;
@@ -61,7 +61,7 @@ static const struct shape shapes[GCR_NODE_KINDS_COUNT] = {
 
 #define EXTRA_SHIFT  40
 #define REFRESH_USEC (1 * GCR_USEC_PER_SEC)
-_Static_assert(EXTRA_SHIFT + GCR_FOLDER_NUMBER_BITS == 64, "a folder has its place in a node");
+_Static_assert(EXTRA_SHIFT + GCR_SUBTREE_NUMBER_BITS == 64, "a subtree has its place in a node");
 
 /* Upper bits of the ids of files, by who looks them up: see gcr_tree_lookup(). */
 #define OWNERS	    1u
@@ -171,8 +171,8 @@ struct gcr_snapshot *gcr_tree_snapshot(struct gcr_process *process)
 					      process->start_ticks);
 }
 
-int gcr_tree_folder(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_folder **ret_folder,
-		    uint32_t *ret_item)
+int gcr_tree_subtree(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_subtree **ret_subtree,
+		     uint32_t *ret_item)
 {
 	_cleanup_(gcr_snapshot_unref_cleanup) struct gcr_snapshot *snapshot = NULL;
 	struct gcr_place *place;
@@ -181,14 +181,14 @@ int gcr_tree_folder(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_folde
 
 	if (gcr_node_kind(node) == GCR_NODE_ITEM) {
 		*ret_item = gcr_node_number(node);
-		return gcr_folder_find((uint32_t)(node >> EXTRA_SHIFT), ret_folder);
+		return gcr_subtree_find((uint32_t)(node >> EXTRA_SHIFT), ret_subtree);
 	}
 	if (gcr_node_kind(node) == GCR_NODE_PLACE_SNAPSHOT) {
 		result = gcr_tree_place(daemon, node, &place);
 		if (result < 0)
 			return result;
-		*ret_folder = gcr_folder_ref(place->folder);
-		*ret_item = GCR_FOLDER_ROOT;
+		*ret_subtree = gcr_subtree_ref(place->subtree);
+		*ret_item = GCR_SUBTREE_ROOT;
 		gcr_place_unref(place);
 		return 0;
 	}
@@ -201,8 +201,8 @@ int gcr_tree_folder(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_folde
 	gcr_process_unref(process);
 	if (!snapshot)
 		return -ENOENT;
-	*ret_folder = gcr_folder_ref(gcr_snapshot_folder(snapshot));
-	*ret_item = GCR_FOLDER_ROOT;
+	*ret_subtree = gcr_subtree_ref(gcr_snapshot_subtree(snapshot));
+	*ret_item = GCR_SUBTREE_ROOT;
 	return 0;
 }
 
@@ -214,15 +214,15 @@ static ino_t item_ino(ino_t ino)
 static void show_item(struct stat *stat)
 {
 	stat->st_ino = item_ino(stat->st_ino);
-	stat->st_blksize = GCR_FOLDER_BLOCK_BYTES;
+	stat->st_blksize = GCR_SUBTREE_BLOCK_BYTES;
 }
 
-void gcr_tree_make_entry(const struct gcr_folder *folder, const struct gcr_folder_entry *entry,
+void gcr_tree_make_entry(const struct gcr_subtree *subtree, const struct gcr_subtree_entry *entry,
 			 struct fuse_entry_param *ret_entry)
 {
 	*ret_entry = (struct fuse_entry_param){
-		.ino = make_node(GCR_NODE_ITEM, entry->item) | (fuse_ino_t)gcr_folder_number(folder)
-								       << EXTRA_SHIFT,
+		.ino = make_node(GCR_NODE_ITEM, entry->item) |
+		       (fuse_ino_t)gcr_subtree_number(subtree) << EXTRA_SHIFT,
 		.generation = entry->generation,
 		.attr = entry->stat,
 	};
@@ -232,7 +232,8 @@ void gcr_tree_make_entry(const struct gcr_folder *folder, const struct gcr_folde
 void gcr_tree_forget(fuse_ino_t node, uint64_t count)
 {
 	if (gcr_node_kind(node) == GCR_NODE_ITEM)
-		gcr_folder_forget_of((uint32_t)(node >> EXTRA_SHIFT), gcr_node_number(node), count);
+		gcr_subtree_forget_of((uint32_t)(node >> EXTRA_SHIFT), gcr_node_number(node),
+				      count);
 }
 
 bool gcr_tree_reaches(const struct fuse_ctx *caller, pid_t pid)
@@ -267,13 +268,13 @@ static void set_time(struct stat *stat, int64_t usec)
  */
 static int stat_item(struct gcr_daemon *daemon, fuse_ino_t node, struct stat *ret_stat)
 {
-	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	_cleanup_(gcr_subtree_unref_cleanup) struct gcr_subtree *subtree = NULL;
 	uint32_t item;
 	int result;
 
-	result = gcr_tree_folder(daemon, node, &folder, &item);
+	result = gcr_tree_subtree(daemon, node, &subtree, &item);
 	if (!result)
-		result = gcr_folder_stat(folder, item, ret_stat);
+		result = gcr_subtree_stat(subtree, item, ret_stat);
 	if (!result)
 		show_item(ret_stat);
 	return result;
@@ -497,21 +498,21 @@ static int lookup_process(struct gcr_daemon *daemon, const struct fuse_ctx *call
 static int lookup_item(struct gcr_daemon *daemon, fuse_ino_t parent, const char *name,
 		       struct fuse_entry_param *ret_entry)
 {
-	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
-	struct gcr_folder_entry entry;
+	_cleanup_(gcr_subtree_unref_cleanup) struct gcr_subtree *subtree = NULL;
+	struct gcr_subtree_entry entry;
 	uint32_t item;
 	int result;
 
-	result = gcr_tree_folder(daemon, parent, &folder, &item);
+	result = gcr_tree_subtree(daemon, parent, &subtree, &item);
 	if (!result)
-		result = gcr_folder_lookup(folder, item, name, &entry);
+		result = gcr_subtree_lookup(subtree, item, name, &entry);
 	if (result < 0)
 		return result == -ESRCH || result == -ESTALE ? -ENOENT : result;
-	gcr_tree_make_entry(folder, &entry, ret_entry);
+	gcr_tree_make_entry(subtree, &entry, ret_entry);
 	return 0;
 }
 
-static bool is_in_folder(enum gcr_node_kind kind)
+static bool is_in_subtree(enum gcr_node_kind kind)
 {
 	return kind == GCR_NODE_SNAPSHOT || kind == GCR_NODE_PLACE_SNAPSHOT ||
 	       kind == GCR_NODE_ITEM;
@@ -578,7 +579,7 @@ int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fu
 
 	parent = follow(daemon, parent);
 	parent_kind = gcr_node_kind(parent);
-	if (is_in_folder(parent_kind))
+	if (is_in_subtree(parent_kind))
 		return lookup_item(daemon, parent, name, ret_entry);
 	for (int kind = GCR_NODE_ROOT_CTL; kind < GCR_NODE_KINDS_COUNT && !entry.ino; kind++)
 		if (shapes[kind].parent == parent_kind && shapes[kind].name &&
@@ -687,7 +688,7 @@ static int list_root(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
 	return result ? result : list_places(daemon, &sight, add, data);
 }
 
-/* Arguments of gcr_tree_list(), for the names in a folder. */
+/* Arguments of gcr_tree_list(), for the names in a subtree. */
 struct item_list {
 	int (*add)(void *, const char *, fuse_ino_t, mode_t);
 	void *data;
@@ -703,15 +704,15 @@ static int add_item(void *data, const char *name, ino_t ino, mode_t mode)
 static int list_items(struct gcr_daemon *daemon, fuse_ino_t node,
 		      int (*add)(void *, const char *, fuse_ino_t, mode_t), void *data)
 {
-	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	_cleanup_(gcr_subtree_unref_cleanup) struct gcr_subtree *subtree = NULL;
 	struct item_list list = {.add = add, .data = data};
 	uint32_t item;
 	int result;
 
-	result = gcr_tree_folder(daemon, node, &folder, &item);
+	result = gcr_tree_subtree(daemon, node, &subtree, &item);
 	if (result == -ENOENT)
 		return 0;
-	return result ? result : gcr_folder_list(folder, item, add_item, &list);
+	return result ? result : gcr_subtree_list(subtree, item, add_item, &list);
 }
 
 int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node,
@@ -743,7 +744,7 @@ int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse
 	}
 	if (parent == GCR_NODE_ROOT && !result)
 		result = list_root(daemon, caller, add, data);
-	if (is_in_folder(parent) && !result)
+	if (is_in_subtree(parent) && !result)
 		result = list_items(daemon, node, add, data);
 	return result;
 }

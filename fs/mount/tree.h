@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The names of the mount. A node id encodes the object that it names (kind, process or GPU), so
- * there is no table of inodes except those of folders: forgetting such a node does nothing, and a
+ * there is no table of inodes except those of subtrees: forgetting such a node does nothing, and a
  * node whose process has ended is ESRCH.
  */
 #ifndef GCR_FS_MOUNT_TREE_H
@@ -15,7 +15,7 @@
 
 #include "fs/daemon.h"
 #include "fs/process/process.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 
 enum gcr_node_kind {
 	GCR_NODE_NONE = 0,
@@ -54,9 +54,9 @@ enum gcr_node_kind {
 /*
  * Node ids: bits 0-7 kind; 8-39 serial of the process or place (incoming snapshot), or index of the
  * GPU; 40-63 depend on the kind and the caller, see gcr_tree_lookup(). For nodes below a `snapshot`
- * (GCR_NODE_ITEM) 8-39 are the item and 40-63 the number of its folder, see fs/store/folder.h; only
- * these nodes count lookups and are forgotten. Their st_ino is a different number: bits 0-7 the
- * kind, 8-63 the inode number in the store.
+ * (GCR_NODE_ITEM) 8-39 are the item and 40-63 the number of its subtree, see fs/store/subtree.h;
+ * only these nodes count lookups and are forgotten. Their st_ino is a different number: bits 0-7
+ * the kind, 8-63 the inode number in the store.
  */
 static inline enum gcr_node_kind gcr_node_kind(fuse_ino_t node)
 {
@@ -116,13 +116,13 @@ int gcr_tree_make_place_entry(struct gcr_place *place, struct fuse_entry_param *
 struct gcr_snapshot *gcr_tree_snapshot(struct gcr_process *process);
 
 /*
- * The folder and item of a node that is a `snapshot` or below one; the caller owns the reference.
+ * The subtree and item of a node that is a `snapshot` or below one; the caller owns the reference.
  * -EPERM: the node is neither; -ENOENT: the process has nothing in the store now; -ESTALE, -ESRCH.
  */
-int gcr_tree_folder(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_folder **ret_folder,
-		    uint32_t *ret_item);
+int gcr_tree_subtree(struct gcr_daemon *daemon, fuse_ino_t node, struct gcr_subtree **ret_subtree,
+		     uint32_t *ret_item);
 /* Fills in the kernel's entry for an item. */
-void gcr_tree_make_entry(const struct gcr_folder *folder, const struct gcr_folder_entry *entry,
+void gcr_tree_make_entry(const struct gcr_subtree *subtree, const struct gcr_subtree_entry *entry,
 			 struct fuse_entry_param *ret_entry);
 void gcr_tree_forget(fuse_ino_t node, uint64_t count);
 

@@ -517,8 +517,8 @@ static void punch_pages(const struct gcr_pack_segment *segment, uint16_t *pages,
 }
 
 /* Takes over the new state of the pages of a busy segment from @first on. Lock: packs. */
-static void settle_pages_locked(struct gcr_packs *packs, struct gcr_pack_segment *segment,
-				const uint16_t *pages, uint32_t first, uint32_t end)
+static void take_over_pages_locked(struct gcr_packs *packs, struct gcr_pack_segment *segment,
+				   const uint16_t *pages, uint32_t first, uint32_t end)
 {
 	uint64_t count = 0;
 
@@ -550,7 +550,7 @@ static void trim_locked(struct gcr_packs *packs, struct gcr_pack_segment *segmen
 	pthread_mutex_unlock(&packs->lock);
 	punch_pages(segment, pages, first, end);
 	gcr_packs_lock(packs);
-	settle_pages_locked(packs, segment, pages, first, end);
+	take_over_pages_locked(packs, segment, pages, first, end);
 	segment->is_busy = false;
 	gcr_packs_trim(packs);
 }

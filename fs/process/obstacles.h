@@ -3,7 +3,7 @@
 #ifndef GCR_FS_PROCESS_OBSTACLES_H
 #define GCR_FS_PROCESS_OBSTACLES_H
 
-#include "fs/process/link.h"
+#include "fs/process/library.h"
 #include "fs/process/process.h"
 #include "lib/error.h"
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "fs/helper/helper.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -60,7 +60,7 @@ static size_t open_some(struct pin_files *files, int fds[GCR_MESSAGE_FDS_MAX])
 /* Has packing of the files begun? See gcr_unpin_files(). */
 static bool is_packed(const struct pin_files *files)
 {
-	return files->snapshot && gcr_folder_packs(gcr_snapshot_folder(files->snapshot));
+	return files->snapshot && gcr_subtree_packs(gcr_snapshot_subtree(files->snapshot));
 }
 
 /* Sends the files to one worker of the GPU. -EAGAIN: the worker has not finished, or is in use. */
@@ -212,7 +212,7 @@ static bool begin_pinning(struct gcr_process *process, struct gcr_snapshot **ret
 	*ret_snapshot = NULL;
 	if (process->task || process->packing)
 		return false;
-	if (process->snapshot && gcr_folder_packs(gcr_snapshot_folder(process->snapshot))) {
+	if (process->snapshot && gcr_subtree_packs(gcr_snapshot_subtree(process->snapshot))) {
 		/* Packed files are not read through their registration. */
 		process->pinned_by = 0;
 		return false;

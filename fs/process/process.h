@@ -21,7 +21,7 @@
 #include "lib/protocol.h"
 
 struct gcr_event_log;
-struct gcr_link;
+struct gcr_library;
 struct gcr_packing;
 struct gcr_snapshot;
 struct gcr_task;
@@ -134,7 +134,7 @@ struct gcr_process {
 	bool was_refused; /* the driver has refused to checkpoint the process */
 	/* A thaw by the vmm engine has left imported handles in the process. */
 	bool was_handed_over;
-	struct gcr_link *link; /* to the preload library; NULL: none */
+	struct gcr_library *library; /* the connected preload library; NULL: none */
 	/*
 	 * Descriptor of the page of a parked preload library; -1: the library is not parked. See
 	 * fs/engine/park.h.
@@ -276,9 +276,9 @@ void gcr_process_tell(struct gcr_process *process);
  * duration of a verb that succeeded, and @timing its parts. @error (number 0: success; NULL: no
  * report) is reported as by gcr_process_report().
  */
-void gcr_process_settle(struct gcr_process *process, enum gcr_verb verb, enum gcr_state state,
-			int64_t duration_usec, const struct gcr_verb_timing *timing,
-			const struct gcr_error *error);
+void gcr_process_end_verb(struct gcr_process *process, enum gcr_verb verb, enum gcr_state state,
+			  int64_t duration_usec, const struct gcr_verb_timing *timing,
+			  const struct gcr_error *error);
 
 /*
  * Reports the end of a verb: keeps its error (number 0: none) for the `error` file, appends `pid

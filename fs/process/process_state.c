@@ -91,9 +91,9 @@ void gcr_process_set_state(struct gcr_process *process, enum gcr_state state)
 	gcr_process_tell(process);
 }
 
-void gcr_process_settle(struct gcr_process *process, enum gcr_verb verb, enum gcr_state state,
-			int64_t duration_usec, const struct gcr_verb_timing *timing,
-			const struct gcr_error *error)
+void gcr_process_end_verb(struct gcr_process *process, enum gcr_verb verb, enum gcr_state state,
+			  int64_t duration_usec, const struct gcr_verb_timing *timing,
+			  const struct gcr_error *error)
 {
 	pthread_mutex_lock(&process->lock);
 	if (duration_usec && verb == GCR_VERB_FREEZE) {

@@ -21,7 +21,7 @@
 #include "fs/base/quota.h"
 #include "fs/helper/peer.h"
 #include "fs/helper/receiver.h"
-#include "fs/process/link.h"
+#include "fs/process/library.h"
 #include "fs/process/process.h"
 #include "fs/process/process_private.h"
 #include "fs/process/vendor.h"
@@ -56,7 +56,7 @@ struct connection {
 	int64_t accepted_usec;
 	struct gcr_process *process; /* once registered */
 	bool is_refused;	     /* registered, but not served */
-	struct gcr_link *link;	     /* once registered, unless the library is too old; owns `fd` */
+	struct gcr_library *library; /* once registered, unless the library is too old; owns `fd` */
 };
 
 struct gcr_registry {
@@ -86,8 +86,8 @@ static void drop(struct gcr_registry *registry, struct connection *connection)
 	struct gcr_process *process = connection->process;
 
 	gcr_loop_remove(registry->daemon->loop, connection->fd);
-	if (connection->link)
-		gcr_link_end(connection->link, &connection->charge);
+	if (connection->library)
+		gcr_library_end(connection->library, &connection->charge);
 	else
 		gcr_receiver_close(connection->fd, &connection->charge);
 	if (process)
@@ -172,24 +172,24 @@ static void register_process(struct gcr_registry *registry, struct connection *c
 	}
 }
 
-/* Creates the link, now that the connection's process is known. */
-static void make_link(struct gcr_registry *registry, struct connection *connection,
-		      const struct gcr_page_facts *facts)
+/* Creates the library, now that the connection's process is known. */
+static void make_library(struct gcr_registry *registry, struct connection *connection,
+			 const struct gcr_page_facts *facts)
 {
 	struct gcr_message *message = &registry->message;
 	struct gcr_register registration;
 
 	gcr_message_payload(message, &registration, sizeof(registration));
-	if (gcr_link_is_live(connection->process)) {
+	if (gcr_library_is_live(connection->process)) {
 		complain(registry, connection->peer.pid,
 			 "its process has another connection that is in use");
 		drop(registry, connection);
 		return;
 	}
-	/* A verb may take the link at once, and the loop already watches its descriptor. */
-	if (gcr_link_create(connection->process, connection->fd,
-			    (uint32_t)(connection - registry->connections), &registration,
-			    TAKE_FD(message->fds[0]), facts, &connection->link) < 0) {
+	/* A verb may take the library at once, and the loop already watches its descriptor. */
+	if (gcr_library_create(connection->process, connection->fd,
+			       (uint32_t)(connection - registry->connections), &registration,
+			       TAKE_FD(message->fds[0]), facts, &connection->library) < 0) {
 		complain(registry, connection->peer.pid, strerror(ENOMEM));
 		drop(registry, connection); /* the library connects again */
 		return;
@@ -226,7 +226,7 @@ static void handle_registration(struct gcr_registry *registry, struct connection
 	register_process(registry, connection,
 			 gcr_vendor_of_library(registry->daemon, facts.flags));
 	if (r == 0 && connection->process)
-		make_link(registry, connection, &facts);
+		make_library(registry, connection, &facts);
 }
 
 static void handle_connection(void *context, uint32_t number)
@@ -237,13 +237,13 @@ static void handle_connection(void *context, uint32_t number)
 
 	if (connection->fd < 0)
 		return;
-	if (connection->link)
-		result = gcr_link_look(connection->link, &registry->message);
+	if (connection->library)
+		result = gcr_library_look(connection->library, &registry->message);
 	else
 		result = gcr_receiver_receive(connection->fd, 0, -1, false, &registry->message);
 	if (result == -ETIMEDOUT)
 		return;
-	if (!result && connection->link) {
+	if (!result && connection->library) {
 		/* Other messages are answers to abandoned requests. */
 		if (registry->message.header.type == GCR_MESSAGE_WANTED)
 			gcr_wanted_look(connection->process);

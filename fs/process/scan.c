@@ -28,7 +28,7 @@
 
 #define FIRST_USEC   (50 * GCR_USEC_PER_MSEC)
 #define BETWEEN_USEC (250 * GCR_USEC_PER_MSEC)
-#define SETTLED_USEC (300 * GCR_USEC_PER_MSEC)
+#define QUIET_USEC   (300 * GCR_USEC_PER_MSEC)
 #define SAFETY_USEC  (30 * GCR_USEC_PER_SEC)
 #define NEVER	     INT64_MAX
 
@@ -316,12 +316,12 @@ static void *scan_thread(void *data)
 		{.fd = scan->wake_fd, .events = POLLIN},
 	};
 	int64_t due_usec = 0; /* the first pass */
-	int64_t settled_usec = NEVER;
+	int64_t quiet_usec = NEVER;
 	int64_t safety_usec = NEVER;
 	int64_t began_usec = 0;
 
 	for (;;) {
-		int64_t next_usec = least(least(due_usec, settled_usec), safety_usec);
+		int64_t next_usec = least(least(due_usec, quiet_usec), safety_usec);
 		bool is_asked = false;
 		bool is_due = false;
 		int64_t now_usec;
@@ -336,16 +336,16 @@ static void *scan_thread(void *data)
 			if (due_usec == NEVER)
 				due_usec =
 					later_of(now_usec + FIRST_USEC, began_usec + BETWEEN_USEC);
-			settled_usec = now_usec + SETTLED_USEC;
+			quiet_usec = now_usec + QUIET_USEC;
 		}
 		if (fds[2].revents)
 			is_asked = take_asked(scan, &is_due);
 		if (is_due)
 			due_usec = least(due_usec, later_of(now_usec, began_usec + BETWEEN_USEC));
-		if (is_asked || now_usec >= least(due_usec, settled_usec)) {
+		if (is_asked || now_usec >= least(due_usec, quiet_usec)) {
 			began_usec = now_usec;
-			if (now_usec >= settled_usec)
-				settled_usec = NEVER;
+			if (now_usec >= quiet_usec)
+				quiet_usec = NEVER;
 			due_usec = NEVER;
 			make_pass(scan, false);
 		} else if (now_usec >= safety_usec) {

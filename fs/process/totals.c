@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "fs/process/gpus.h"
-#include "fs/process/link.h"
+#include "fs/process/library.h"
 #include "fs/process/process.h"
 #include "fs/store/store.h"
 
@@ -58,7 +58,7 @@ static void add_used(struct gcr_totals *totals, const struct gcr_gpus_reply *rep
 		gpu = reply->processes[i].gpu;
 		add_to_gpu(totals, reply, gpu, reply->processes[i].bytes);
 	}
-	if (gpus == 1 && is_running && !gcr_link_last_facts(process, &facts))
+	if (gpus == 1 && is_running && !gcr_library_last_facts(process, &facts))
 		add_to_gpu(totals, reply, gpu, facts.imported_bytes);
 }
 

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "fs/daemon.h"
-#include "fs/process/link.h"
+#include "fs/process/library.h"
 #include "fs/process/scan.h"
 #include "fs/process/vendor.h"
 #include "lib/cleanup.h"
@@ -84,7 +84,7 @@ static bool shares_nothing(struct gcr_process *process)
 {
 	struct gcr_page_facts facts;
 
-	return gcr_link_facts(process, &facts) == 0 && !*facts.incomplete && !*facts.obstacle &&
+	return gcr_library_facts(process, &facts) == 0 && !*facts.incomplete && !*facts.obstacle &&
 	       !facts.sharings && gcr_vendor_has_library(process->vendor, facts.flags);
 }
 

@@ -7,7 +7,7 @@
 #include "fs/process/wanted.h"
 
 #include "fs/base/event.h"
-#include "fs/process/link.h"
+#include "fs/process/library.h"
 #include "lib/clock.h"
 
 /* Appends the event `wanted` to both event logs. Lock: process. */
@@ -34,7 +34,7 @@ void gcr_wanted_look(struct gcr_process *process)
 	pthread_mutex_lock(&process->lock);
 	is_new = is_news_locked(process);
 	pthread_mutex_unlock(&process->lock);
-	if (!is_new || gcr_link_facts(process, &facts) < 0 || !facts.wanting)
+	if (!is_new || gcr_library_facts(process, &facts) < 0 || !facts.wanting)
 		return;
 	pthread_mutex_lock(&process->lock);
 	is_new = is_news_locked(process);

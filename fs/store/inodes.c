@@ -34,8 +34,8 @@ struct entry {
 	struct entry *next; /* in the same hash bucket */
 	dev_t device;
 	ino_t inode;
-	unsigned int folders; /* number of folders that have the file open */
-	unsigned int leaving; /* of these, the folders that are closing the file */
+	unsigned int subtrees; /* number of subtrees that have the file open */
+	unsigned int leaving;  /* of these, the subtrees that are closing the file */
 	struct free_name *free_names;
 	bool is_passed;
 	bool is_older;	      /* made before gcr_inodes_begin() */
@@ -161,7 +161,7 @@ static void remove_entry_locked(struct entry **link)
 /* Does the entry contain nothing that is still needed? */
 static bool may_drop(const struct entry *entry, bool has_names)
 {
-	return !entry->folders && !entry->free_names && !entry->is_passed &&
+	return !entry->subtrees && !entry->free_names && !entry->is_passed &&
 	       !(entry->has_grown && has_names);
 }
 
@@ -189,7 +189,7 @@ static void forget_closed_locked(void)
 		while (*link) {
 			struct entry *entry = *link;
 
-			if (entry->folders) {
+			if (entry->subtrees) {
 				link = &entry->next;
 				continue;
 			}
@@ -261,7 +261,7 @@ int gcr_inodes_open(int fd)
 	GCR_LOCK_SCOPE(&table.lock);
 	result = add_locked(&stat, is_older_locked(fd), &entry);
 	if (!result)
-		entry->folders++;
+		entry->subtrees++;
 	return result;
 }
 
@@ -349,7 +349,7 @@ int gcr_inodes_pass(const struct stat *stat, bool *ret_was_passed)
 
 	GCR_LOCK_SCOPE(&table.lock);
 	entry = get_locked(stat);
-	if (!entry || entry->folders - entry->leaving != 1)
+	if (!entry || entry->subtrees - entry->leaving != 1)
 		return -EBUSY;
 	*ret_was_passed = entry->is_passed;
 	entry->is_passed = true;
@@ -396,8 +396,8 @@ bool gcr_inodes_is_known(const struct stat *stat)
 	return get_locked(stat);
 }
 
-/* Number of folders that have the file open; with @with_leaving also those that are closing it. */
-static unsigned int count_folders(const struct stat *stat, bool with_leaving)
+/* Number of subtrees that have the file open; with @with_leaving also those that are closing it. */
+static unsigned int count_subtrees(const struct stat *stat, bool with_leaving)
 {
 	const struct entry *entry;
 
@@ -405,17 +405,17 @@ static unsigned int count_folders(const struct stat *stat, bool with_leaving)
 	entry = get_locked(stat);
 	if (!entry)
 		return 0;
-	return with_leaving ? entry->folders : entry->folders - entry->leaving;
+	return with_leaving ? entry->subtrees : entry->subtrees - entry->leaving;
 }
 
-unsigned int gcr_inodes_folders(const struct stat *stat)
+unsigned int gcr_inodes_subtrees(const struct stat *stat)
 {
-	return count_folders(stat, false);
+	return count_subtrees(stat, false);
 }
 
 unsigned int gcr_inodes_holders(const struct stat *stat)
 {
-	return count_folders(stat, true);
+	return count_subtrees(stat, true);
 }
 
 void gcr_inodes_leave(int fd)
@@ -484,7 +484,7 @@ static void carry_out(struct ending *ending, int fd)
 
 /*
  * Is the file still in use, but counted by no user of it? True if each remaining name was made by
- * gcr_inodes_link(), or if no name remains and a folder has the file open.
+ * gcr_inodes_link(), or if no name remains and a subtree has the file open.
  */
 static bool is_uncounted(const struct entry *entry, const struct stat *stat)
 {
@@ -492,7 +492,7 @@ static bool is_uncounted(const struct entry *entry, const struct stat *stat)
 
 	for (const struct free_name *name = entry->free_names; name; name = name->next)
 		count++;
-	return stat->st_nlink ? count >= stat->st_nlink : entry->folders;
+	return stat->st_nlink ? count >= stat->st_nlink : entry->subtrees;
 }
 
 static bool remove_name_of(struct entry *entry, uint32_t adopter)
@@ -521,7 +521,7 @@ static void lose_name_locked(struct entry *entry, const struct stat *stat, uint3
 }
 
 /*
- * The file has lost a name, or a folder that had it open. Returns true if the entry takes @bytes
+ * The file has lost a name, or a subtree that had it open. Returns true if the entry takes @bytes
  * over.
  */
 static bool lose_locked(const struct stat *stat, const struct gcr_inodes_bytes *bytes,
@@ -546,7 +546,7 @@ static bool lose_locked(const struct stat *stat, const struct gcr_inodes_bytes *
 	ret_ending->bytes = entry->held_bytes;
 	ret_ending->charge = entry->charge;
 	entry->charge = (struct gcr_quota_charge){0};
-	if (stat->st_nlink || entry->folders)
+	if (stat->st_nlink || entry->subtrees)
 		return false;
 	ret_ending->frees = entry->is_passed || entry->is_older;
 	ret_ending->older_bytes = entry->older_bytes;
@@ -556,10 +556,10 @@ static bool lose_locked(const struct stat *stat, const struct gcr_inodes_bytes *
 }
 
 /*
- * Returns the attributes of the file and its entry, if there is one, after all pending names of the
- * file have been settled. Returns false if the file is not a regular file, or cannot be examined.
+ * Returns the attributes of the file and its entry, if there is one, once no name of the file is
+ * pending any more. Returns false if the file is not a regular file, or cannot be examined.
  */
-static bool get_settled_locked(int fd, struct stat *ret_stat, struct entry **ret_entry)
+static bool get_after_pending_locked(int fd, struct stat *ret_stat, struct entry **ret_entry)
 {
 	while (get_stat(fd, ret_stat)) {
 		*ret_entry = get_locked(ret_stat);
@@ -582,9 +582,9 @@ static bool lose(int fd, bool closes, const struct gcr_inodes_bytes *bytes)
 	 * Of two threads that are here at the same time, the second one sees the changes of both.
 	 */
 	pthread_mutex_lock(&table.lock);
-	if (get_settled_locked(fd, &stat, &entry)) {
+	if (get_after_pending_locked(fd, &stat, &entry)) {
 		if (entry && closes) {
-			entry->folders--;
+			entry->subtrees--;
 			if (entry->leaving)
 				entry->leaving--;
 			entry->has_grown = entry->is_older &&

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The table of the files of all folders, by inode. A file may have a name in two folders: in the
- * folder of a process and in that of a place, after `dump leave` and during a restore. The table
- * holds the facts that do not depend on the name: the number of folders that have the file open;
+ * The table of the files of all subtrees, by inode. A file may have a name in two subtrees: in the
+ * subtree of a process and in that of a place, after `dump leave` and during a restore. The table
+ * holds the facts that do not depend on the name: the number of subtrees that have the file open;
  * whether the file was passed, which means that the kernel reads it without the daemon
  * (passthrough) and a process may have it mapped (a mapping does not count as open); and the number
  * of bytes that no other account counts. For instance, a place counts the bytes of its files, and a
  * process that is restored from the place does not; when the place is removed and the process keeps
  * reading the files, the table counts the bytes.
  *
- * No holes are made in a passed file, nor in a file that another folder may have as well: a process
- * that reads a hole through a mapping allocates memory that no account counts. When no name and no
- * descriptor of a passed file is left, its memory is freed, mapped or not: a process that reads
- * such a mapping gets SIGBUS. Of a file that was made before this daemon began, the bytes that the
- * file had when this daemon first opened it stay allocated, because readers of the previous daemon
- * may have them mapped.
+ * No holes are made in a passed file, nor in a file that another subtree may have as well: a
+ * process that reads a hole through a mapping allocates memory that no account counts. When no name
+ * and no descriptor of a passed file is left, its memory is freed, mapped or not: a process that
+ * reads such a mapping gets SIGBUS. Of a file that was made before this daemon began, the bytes
+ * that the file had when this daemon first opened it stay allocated, because readers of the
+ * previous daemon may have them mapped.
  *
  * The table has one lock. Only a quota's lock is taken under it. gcr_inodes_removed(),
  * gcr_inodes_close() and gcr_inodes_count_names() take the store's lock after the table's lock, and
- * are called without the store's lock; all other functions may be called under a folder's lock.
+ * are called without the store's lock; all other functions may be called under a subtree's lock.
  */
 #ifndef GCR_FS_STORE_INODES_H
 #define GCR_FS_STORE_INODES_H
@@ -43,11 +43,11 @@ void gcr_inodes_begin(void);
  */
 void gcr_inodes_begin_after(const struct timespec *made);
 
-/* One more folder has the file of @fd open. -ENOMEM, -EIO. */
+/* One more subtree has the file of @fd open. -ENOMEM, -EIO. */
 int gcr_inodes_open(int fd);
 /*
  * Mark an open file as passed; *ret_was_passed says whether it was passed before. -EBUSY: another
- * folder has the file open, too.
+ * subtree has the file open, too.
  */
 int gcr_inodes_pass(const struct stat *stat, bool *ret_was_passed);
 /* Remove the mark: the file was not passed after all. */
@@ -75,14 +75,14 @@ void gcr_inodes_count_names(struct gcr_store *store, uint32_t adopter);
  * that has an entry; for others the answer is no.
  */
 bool gcr_inodes_is_passed(const struct stat *stat);
-/* Number of folders that have the file open and are not closing it. */
-unsigned int gcr_inodes_folders(const struct stat *stat);
-/* The same with the folders that are closing it: gcr_inodes_close() has not ended for them. */
+/* Number of subtrees that have the file open and are not closing it. */
+unsigned int gcr_inodes_subtrees(const struct stat *stat);
+/* The same with the subtrees that are closing it: gcr_inodes_close() has not ended for them. */
 unsigned int gcr_inodes_holders(const struct stat *stat);
 /*
- * A folder begins to close the file of @fd: it does not use the file any more, and may open it
+ * A subtree begins to close the file of @fd: it does not use the file any more, and may open it
  * again as another user of the file. gcr_inodes_close() must follow. Called under the lock with
- * which the folder gives up its inode, so that no thread finds the folder in the count and the
+ * which the subtree gives up its inode, so that no thread finds the subtree in the count and the
  * inode already gone.
  */
 void gcr_inodes_leave(int fd);
@@ -106,10 +106,10 @@ struct gcr_inodes_bytes {
 
 /*
  * gcr_inodes_removed(): a name of the file of @fd (O_PATH is enough) has been removed.
- * gcr_inodes_close(): a folder has closed the file after gcr_inodes_leave(), and @fd is the
- * folder's last descriptor. If no name is left and no folder has the file open, the memory of a
+ * gcr_inodes_close(): a subtree has closed the file after gcr_inodes_leave(), and @fd is the
+ * subtree's last descriptor. If no name is left and no subtree has the file open, the memory of a
  * passed file is freed. Returns true if the table takes @bytes over, because the remaining names or
- * folders have not counted the file; the bytes then keep counting, also for the user, until the
+ * subtrees have not counted the file; the bytes then keep counting, also for the user, until the
  * file is unused, and the table calls gcr_store_let_go(). Returns false if the bytes are still the
  * caller's to release, also if the table has already taken over those of another name.
  */

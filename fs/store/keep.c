@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 
 #include "fs/base/digest_buffer.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "lib/digest.h"
 #include "lib/extent.h"
 
@@ -51,7 +51,7 @@ int gcr_store_keep(struct gcr_snapshot *snapshot, struct gcr_digest_buffer **dig
 	if (snapshot->cost_bytes > store->keep_limit_bytes)
 		return -ENOSPC;
 	/* Users cannot change the files from now on. */
-	gcr_folder_begin_verb(snapshot->folder);
+	gcr_subtree_begin_verb(snapshot->subtree);
 	for (;;) {
 		pthread_mutex_lock(&store->lock);
 		if (snapshot->is_tainted || snapshot->discarded || store->stopping) {
@@ -261,7 +261,7 @@ void gcr_store_reuse_kept(struct gcr_snapshot *snapshot, struct gcr_snapshot *ol
 					  &snapshot->digests) < 0)
 		return;
 	/* Users cannot begin to read the files from now on. */
-	gcr_folder_retire(old->folder);
+	gcr_subtree_retire(old->subtree);
 	for (size_t i = 0; i < snapshot->count; i++) {
 		const struct gcr_extent *extent = &snapshot->extents[i];
 		const struct name *name = find(old, names, extent);

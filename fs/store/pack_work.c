@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "fs/pack/packs.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "fs/store/store.h"
 #include "lib/extent.h"
 #include "lib/lock.h"
@@ -32,7 +32,7 @@
 
 /* A file whose pieces are being packed or unpacked. */
 struct source {
-	struct gcr_folder_file *file;
+	struct gcr_subtree_file *file;
 	size_t index;	    /* in the snapshot */
 	unsigned int users; /* threads, and the work itself while there are pieces to hand out */
 	bool is_skipped;    /* the rest of the file is left as it is */
@@ -88,7 +88,7 @@ int gcr_pack_work_create(struct gcr_snapshot *snapshot, bool unpack, bool is_alo
 	work->is_alone = is_alone;
 	work->looks = LOOKS;
 	/* Nothing is packed; searching the files would change the snapshot. */
-	if (!gcr_folder_packs(gcr_snapshot_folder(snapshot)))
+	if (!gcr_subtree_packs(gcr_snapshot_subtree(snapshot)))
 		work->next_file = gcr_snapshot_count(snapshot);
 	pthread_mutex_init(&work->lock, NULL);
 	*ret_work = work;
@@ -100,7 +100,7 @@ static void put_source_locked(struct source *source)
 {
 	if (--source->users)
 		return;
-	gcr_folder_close(source->file);
+	gcr_subtree_close(source->file);
 	free(source);
 }
 
@@ -223,7 +223,7 @@ static int open_next_locked(struct gcr_pack_work *work, struct gcr_error *error)
 {
 	while (work->next_file < gcr_snapshot_count(work->snapshot)) {
 		size_t index = work->next_file++;
-		struct gcr_folder_file *file;
+		struct gcr_subtree_file *file;
 		int result;
 
 		/* The program itself reads managed memory from these files. */
@@ -241,12 +241,12 @@ static int open_next_locked(struct gcr_pack_work *work, struct gcr_error *error)
 		}
 		work->source = calloc(1, sizeof(*work->source));
 		if (!work->source) {
-			gcr_folder_close(file);
+			gcr_subtree_close(file);
 			return explain(work, index, -ENOMEM, error);
 		}
 		*work->source = (struct source){.file = file, .index = index, .users = 1};
 		work->next_piece = 0;
-		work->pieces = gcr_folder_pieces(file);
+		work->pieces = gcr_subtree_pieces(file);
 		return 1;
 	}
 	return 0;
@@ -318,28 +318,28 @@ static int pack_chunks(struct gcr_packs *packs, struct gcr_pack_worker *worker, 
 
 /*
  * Packs a piece, with one attempt; on errors the references to its chunks are dropped. Errors of
- * gcr_folder_read_piece(), gcr_snapshot_begin_piece() and gcr_folder_pack_piece().
+ * gcr_subtree_read_piece(), gcr_snapshot_begin_piece() and gcr_subtree_pack_piece().
  */
 static int try_pack_piece(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
-			  struct gcr_folder_file *file, uint64_t piece,
+			  struct gcr_subtree_file *file, uint64_t piece,
 			  const struct gcr_wanted *wanted)
 {
-	struct gcr_packs *packs = gcr_folder_packs(gcr_snapshot_folder(work->snapshot));
+	struct gcr_packs *packs = gcr_subtree_packs(gcr_snapshot_subtree(work->snapshot));
 	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
 	uint64_t cost_bytes;
 	uint64_t writes;
 	size_t size;
-	int result = gcr_folder_read_piece(file, piece, worker->bytes, &size, &writes);
+	int result = gcr_subtree_read_piece(file, piece, worker->bytes, &size, &writes);
 
 	if (result < 0)
 		return result;
-	cost_bytes = gcr_folder_piece_cost(file);
+	cost_bytes = gcr_subtree_piece_cost(file);
 	result = gcr_snapshot_begin_piece(work->snapshot, cost_bytes, wanted);
 	if (result < 0)
 		return result;
 	result = pack_chunks(packs, worker, work->is_alone, size, entries);
 	if (!result)
-		result = gcr_folder_pack_piece(file, piece, entries, writes);
+		result = gcr_subtree_pack_piece(file, piece, entries, writes);
 	if (result < 0)
 		gcr_packs_drop(packs, entries, GCR_ARRAY_SIZE(entries));
 	gcr_snapshot_end_piece(work->snapshot, cost_bytes);
@@ -361,7 +361,8 @@ static bool look_again(struct gcr_pack_work *work)
 }
 
 static int pack_piece(struct gcr_pack_work *work, struct gcr_pack_worker *worker,
-		      struct gcr_folder_file *file, uint64_t piece, const struct gcr_wanted *wanted)
+		      struct gcr_subtree_file *file, uint64_t piece,
+		      const struct gcr_wanted *wanted)
 {
 	int result = -EAGAIN;
 	int attempts = 0;
@@ -381,7 +382,7 @@ int gcr_pack_work_step(struct gcr_pack_work *work, struct gcr_pack_worker *worke
 
 	if (result <= 0)
 		return result;
-	result = work->unpack ? gcr_folder_unpack_piece(source->file, piece)
+	result = work->unpack ? gcr_subtree_unpack_piece(source->file, piece)
 			      : pack_piece(work, worker, source->file, piece, wanted);
 	GCR_LOCK_SCOPE(&work->lock);
 	if (!result || result == -ENODATA)

@@ -18,7 +18,7 @@
 #include "fs/pack/pack_table.h"
 #include "fs/pack/packs.h"
 #include "fs/pack/spill.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "lib/beneath.h"
 
 /* ---- accounts ---- */
@@ -33,7 +33,7 @@ static int take(void *data, uid_t uid, uint64_t bytes, bool is_there)
 	int result = is_there ? 0 : gcr_room_take_promised(store->packs_room, bytes);
 
 	if (!result) {
-		gcr_room_settle(store->packs_room, is_there ? 0 : bytes, 0, bytes);
+		gcr_room_recount(store->packs_room, is_there ? 0 : bytes, 0, bytes);
 		gcr_store_count_packed(store, uid, GCR_QUOTA_STORE, bytes, 0);
 	}
 	return result;
@@ -43,7 +43,7 @@ static void give(void *data, uid_t uid, uint64_t bytes)
 {
 	struct gcr_store *store = data;
 
-	gcr_room_settle(store->packs_room, 0, bytes, 0);
+	gcr_room_recount(store->packs_room, 0, bytes, 0);
 	gcr_room_shrink(store->packs_room, bytes);
 	gcr_store_count_packed(store, uid, GCR_QUOTA_STORE, 0, bytes);
 }
@@ -276,7 +276,7 @@ int gcr_snapshot_attach_tables(struct gcr_snapshot *snapshot, struct gcr_error *
 		return 0;
 	result = fd < 0 ? fd : gcr_store_packs(snapshot->store, uid, &packs, error);
 	if (!result)
-		result = gcr_folder_attach_packs(snapshot->folder, packs, fd);
+		result = gcr_subtree_attach_packs(snapshot->subtree, packs, fd);
 	if (result < 0)
 		return gcr_error_set(error, -result, "what is packed of %s: %s", snapshot->name,
 				     strerror(-result));
@@ -308,7 +308,7 @@ static uid_t owner_of(const struct gcr_snapshot *snapshot)
 
 uid_t gcr_snapshot_packed_uid(const struct gcr_snapshot *snapshot)
 {
-	const struct gcr_packs *packs = gcr_folder_packs(snapshot->folder);
+	const struct gcr_packs *packs = gcr_subtree_packs(snapshot->subtree);
 
 	return packs ? gcr_packs_uid(packs) : owner_of(snapshot);
 }
@@ -317,9 +317,9 @@ int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *
 {
 	int result;
 
-	if (gcr_folder_packs(snapshot->folder))
+	if (gcr_subtree_packs(snapshot->subtree))
 		return 0;
-	result = gcr_folder_touch(snapshot->folder);
+	result = gcr_subtree_touch(snapshot->subtree);
 	/*
 	 * Not the owner of the files, which are root's if the process was not dumpable when they
 	 * were made: the chunks would be shared with root's. Those of a container are shared with
@@ -333,23 +333,23 @@ int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *
 }
 
 int gcr_snapshot_open_to_pack(struct gcr_snapshot *snapshot, size_t index,
-			      struct gcr_folder_file **ret_file)
+			      struct gcr_subtree_file **ret_file)
 {
-	struct gcr_folder *folder = snapshot->folder;
+	struct gcr_subtree *subtree = snapshot->subtree;
 	char name[GCR_EXTENT_NAME_BYTES];
-	struct gcr_folder_entry vram;
-	struct gcr_folder_entry file;
-	int result = gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram);
+	struct gcr_subtree_entry vram;
+	struct gcr_subtree_entry file;
+	int result = gcr_subtree_lookup(subtree, GCR_SUBTREE_ROOT, "vram", &vram);
 
 	if (result < 0)
 		return result;
 	gcr_extent_name(&snapshot->extents[index], name);
-	result = gcr_folder_lookup(folder, vram.item, name, &file);
+	result = gcr_subtree_lookup(subtree, vram.item, name, &file);
 	if (!result) {
-		result = gcr_folder_open_to_pack(folder, file.item, snapshot->extents[index].bytes,
-						 ret_file);
-		gcr_folder_forget(folder, file.item, 1);
+		result = gcr_subtree_open_to_pack(subtree, file.item,
+						  snapshot->extents[index].bytes, ret_file);
+		gcr_subtree_forget(subtree, file.item, 1);
 	}
-	gcr_folder_forget(folder, vram.item, 1);
+	gcr_subtree_forget(subtree, vram.item, 1);
 	return result;
 }

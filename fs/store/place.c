@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 
 #include "fs/base/log.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "fs/store/inodes.h"
 #include "lib/beneath.h"
 #include "lib/lock.h"
@@ -147,7 +147,7 @@ struct opening {
 	struct gcr_tree_sum sum;
 };
 
-/* touch() of struct gcr_folder_config. */
+/* touch() of struct gcr_subtree_config. */
 static int touch(void *data, struct gcr_room **ret_room)
 {
 	const struct opening *opening = data;
@@ -163,13 +163,13 @@ int gcr_store_sum_place(int fd, struct gcr_tree_sum *ret_sum)
 }
 
 int gcr_store_open_place(struct gcr_store *store, const char *name, const struct gcr_tree_sum *sum,
-			 struct stat *ret_stat, int *ret_fd, struct gcr_folder **ret_folder)
+			 struct stat *ret_stat, int *ret_fd, struct gcr_subtree **ret_subtree)
 {
 	struct opening opening = {.store = store};
 	char path[GCR_STORE_NAME_BYTES];
 	_cleanup_close_ int root_fd = -1;
 	_cleanup_close_ int fd = -1;
-	struct gcr_folder *folder;
+	struct gcr_subtree *subtree;
 	struct stat stat;
 	int result = 0;
 
@@ -187,40 +187,40 @@ int gcr_store_open_place(struct gcr_store *store, const char *name, const struct
 	else
 		result = gcr_store_sum_tree(root_fd, &opening.sum);
 	if (!result)
-		result = gcr_folder_create(
-			&(struct gcr_folder_config){
+		result = gcr_subtree_create(
+			&(struct gcr_subtree_config){
 				.root_fd = root_fd,
 				.store = store,
 				.owner = stat.st_uid,
 				.touch = touch,
 				.data = &opening,
 			},
-			&folder);
+			&subtree);
 	if (result < 0)
 		return result;
 	/*
-	 * Before the folder is visible to other threads: touch() is called now, and `opening` is
+	 * Before the subtree is visible to other threads: touch() is called now, and `opening` is
 	 * not used later.
 	 */
-	result = gcr_folder_touch(folder);
+	result = gcr_subtree_touch(subtree);
 	if (result < 0) {
-		gcr_folder_unref(folder);
+		gcr_subtree_unref(subtree);
 		return result;
 	}
 	*ret_stat = stat;
 	*ret_fd = TAKE_FD(fd);
-	*ret_folder = folder;
+	*ret_subtree = subtree;
 	return 0;
 }
 
-void gcr_store_close_place(struct gcr_folder *folder)
+void gcr_store_close_place(struct gcr_subtree *subtree)
 {
-	gcr_folder_retire(folder);
-	gcr_room_destroy(gcr_folder_take_room(folder));
+	gcr_subtree_retire(subtree);
+	gcr_room_destroy(gcr_subtree_take_room(subtree));
 }
 
 int gcr_store_drop_place(struct gcr_store *store, const char *name, uint32_t number,
-			 struct gcr_folder *folder)
+			 struct gcr_subtree *subtree)
 {
 	struct gcr_store_removal *removal = calloc(1, sizeof(*removal));
 	char path[GCR_STORE_NAME_BYTES];
@@ -228,10 +228,10 @@ int gcr_store_drop_place(struct gcr_store *store, const char *name, uint32_t num
 
 	if (!removal)
 		return -ENOMEM;
-	if (folder) {
-		gcr_folder_retire(folder);
-		room = gcr_folder_take_room(folder);
-		removal->folder = gcr_folder_ref(folder);
+	if (subtree) {
+		gcr_subtree_retire(subtree);
+		room = gcr_subtree_take_room(subtree);
+		removal->subtree = gcr_subtree_ref(subtree);
 	}
 	removal->adopter = number;
 	make_path(name, path);

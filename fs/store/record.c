@@ -266,7 +266,7 @@ int gcr_record_read(int directory_fd, pid_t pid, uint64_t start_ticks,
 	return read_record(records_fd, name, boot_id, ret_record);
 }
 
-int gcr_record_end_exchange(int directory_fd, pid_t pid, uint64_t start_ticks)
+int gcr_record_end_swap(int directory_fd, pid_t pid, uint64_t start_ticks)
 {
 	_cleanup_close_ int records_fd = -1;
 	char boot_id[GCR_BOOT_ID_BYTES];

@@ -81,7 +81,7 @@ int gcr_record_write(int directory_fd, const struct gcr_record *record);
  * A swap is over: rewrite the record without swap_pid and frozen_for_pid. Returns 0 also if there
  * is no record.
  */
-int gcr_record_end_exchange(int directory_fd, pid_t pid, uint64_t start_ticks);
+int gcr_record_end_swap(int directory_fd, pid_t pid, uint64_t start_ticks);
 
 /*
  * Read the record of one process. -ENOENT: there is no record of this boot; other errors: the file

@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "fs/base/quota.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "lib/clock.h"
 
 void gcr_store_note_unlinked_locked(struct gcr_store *store)
@@ -32,11 +32,11 @@ bool gcr_store_removal_number(const char *name, uint32_t *ret_number)
 /* The user for whom the files count. Lock: store. */
 static uid_t owner_of(const struct gcr_store *store, const struct gcr_store_removal *removal)
 {
-	const struct gcr_folder *folder = removal->folder;
+	const struct gcr_subtree *subtree = removal->subtree;
 
-	if (!folder && removal->snapshot)
-		folder = removal->snapshot->folder;
-	return gcr_quota_owner(store->quota, folder ? gcr_folder_owner(folder) : removal->uid);
+	if (!subtree && removal->snapshot)
+		subtree = removal->snapshot->subtree;
+	return gcr_quota_owner(store->quota, subtree ? gcr_subtree_owner(subtree) : removal->uid);
 }
 
 void gcr_store_remove_later_locked(struct gcr_store *store, struct gcr_store_removal *removal)

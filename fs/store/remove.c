@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "fs/base/log.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "fs/store/inodes.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -38,12 +38,12 @@ static int open_name(int directory_fd, const char *name, int *ret_fd)
 /* A tree or files being removed, and the accounts that they are in. */
 struct going {
 	struct gcr_store *store;
-	struct gcr_folder *folder; /* the folder of the files; NULL: none */
-	bool is_tree;		   /* the whole tree goes: open files are orphaned at the end */
-	uint32_t adopter;	   /* number of gcr_inodes_link() for names of its files; 0: none */
-	uid_t uid;		   /* the user for whom the bytes count */
-	uint64_t tree_bytes;	   /* the part of going_bytes for the whole tree */
-	int64_t until_usec;	   /* monotonic: the end of the step */
+	struct gcr_subtree *subtree; /* the subtree of the files; NULL: none */
+	bool is_tree;		     /* the whole tree goes: open files are orphaned at the end */
+	uint32_t adopter;    /* number of gcr_inodes_link() for names of its files; 0: none */
+	uid_t uid;	     /* the user for whom the bytes count */
+	uint64_t tree_bytes; /* the part of going_bytes for the whole tree */
+	int64_t until_usec;  /* monotonic: the end of the step */
 };
 
 /*
@@ -85,11 +85,12 @@ static int remove_name(const struct going *going, int directory_fd, const char *
 	more = bytes.bytes - cost;
 	if (more)
 		gcr_store_hold(going->store, more);
-	if (going->folder && !going->is_tree)
-		is_orphan = gcr_folder_orphan(going->folder, stat.st_ino, cost);
+	if (going->subtree && !going->is_tree)
+		is_orphan = gcr_subtree_orphan(going->subtree, stat.st_ino, cost);
 	if (is_orphan)
 		bytes.bytes = more;
-	if (!going->is_tree || !going->folder || !gcr_folder_has_open(going->folder, stat.st_ino))
+	if (!going->is_tree || !going->subtree ||
+	    !gcr_subtree_has_open(going->subtree, stat.st_ino))
 		bytes.store = going->store;
 	is_held = gcr_inodes_removed(fd, &bytes);
 	if (!is_held && more)
@@ -224,7 +225,7 @@ static int64_t take_due_locked(struct gcr_store *store)
 static void removal_free(struct gcr_store_removal *removal)
 {
 	gcr_snapshot_unref(removal->snapshot);
-	gcr_folder_unref(removal->folder);
+	gcr_subtree_unref(removal->subtree);
 	free(removal);
 }
 
@@ -232,11 +233,11 @@ static void removal_free(struct gcr_store_removal *removal)
 static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal)
 {
 	struct gcr_snapshot *snapshot = removal->snapshot;
-	struct gcr_folder *folder = removal->folder;
+	struct gcr_subtree *subtree = removal->subtree;
 	struct going going = {
 		.store = store,
-		.folder = folder,
-		.is_tree = folder,
+		.subtree = subtree,
+		.is_tree = subtree,
 		.adopter = snapshot && snapshot->is_adopted ? snapshot->number : removal->adopter,
 		.uid = removal->uid,
 		.tree_bytes = removal->cost_bytes,
@@ -245,23 +246,23 @@ static void carry_out(struct gcr_store *store, struct gcr_store_removal *removal
 	uint64_t held_bytes = 0;
 	int result = 0;
 
-	if (!folder && snapshot)
-		going.folder = snapshot->folder;
-	if (going.folder)
-		going.uid = gcr_folder_owner(going.folder);
-	if (!folder && snapshot)
+	if (!subtree && snapshot)
+		going.subtree = snapshot->subtree;
+	if (going.subtree)
+		going.uid = gcr_subtree_owner(going.subtree);
+	if (!subtree && snapshot)
 		result = remove_files(&going, snapshot);
 	if (!result && !removal->is_left)
-		result = folder ? gcr_folder_discard_packed(folder)
-				: gcr_store_drop_tables(store, removal->name);
+		result = subtree ? gcr_subtree_discard_packed(subtree)
+				 : gcr_store_drop_tables(store, removal->name);
 	if (!result)
 		result = gcr_store_remove_some(store->fd, removal->name, going.until_usec,
 					       remove_file, &going);
 	if (result < 0 && result != -EAGAIN && !removal->is_logged)
 		gcr_log(LOG_WARNING, 0, "%s in the store cannot be removed: %s", removal->name,
 			strerror(-result));
-	if (!result && folder)
-		held_bytes = gcr_folder_orphan_all(folder);
+	if (!result && subtree)
+		held_bytes = gcr_subtree_orphan_all(subtree);
 	removal->cost_bytes = going.tree_bytes;
 	pthread_mutex_lock(&store->lock);
 	if (removal->snapshot)

@@ -202,8 +202,8 @@ static void add_resident_locked(struct gcr_room *room, uint64_t before_bytes, ui
 	}
 }
 
-void gcr_room_settle(struct gcr_room *room, uint64_t taken_bytes, uint64_t before_bytes,
-		     uint64_t after_bytes)
+void gcr_room_recount(struct gcr_room *room, uint64_t taken_bytes, uint64_t before_bytes,
+		      uint64_t after_bytes)
 {
 	pthread_mutex_lock(&room->store->lock);
 	room->promised_bytes -= taken_bytes;

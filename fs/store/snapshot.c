@@ -13,13 +13,13 @@
 #include <sys/stat.h>
 
 #include "fs/base/digest_buffer.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "lib/extent.h"
 #include "lib/lock.h"
 
 void gcr_snapshot_free(struct gcr_snapshot *snapshot)
 {
-	gcr_folder_unref(snapshot->folder);
+	gcr_subtree_unref(snapshot->subtree);
 	if (snapshot->files_fd >= 0)
 		close(snapshot->files_fd);
 	if (snapshot->root_fd >= 0)
@@ -151,7 +151,7 @@ static int read_directory(struct gcr_snapshot *snapshot, struct gcr_error *error
 		return gcr_error_set(error, EPROTO, "%s in the store has no files", snapshot->name);
 	if (!fstat(snapshot->root_fd, &stat))
 		snapshot->uid = stat.st_uid ? stat.st_uid : snapshot->root_uid;
-	if (gcr_snapshot_attach_folder(snapshot) < 0)
+	if (gcr_snapshot_attach_subtree(snapshot) < 0)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	/* The files' owner may have removed the directory: the thaw then reports the error. */
 	snapshot->files_fd = gcr_store_open_directory(snapshot->root_fd, "vram");
@@ -243,9 +243,9 @@ int gcr_snapshot_open(struct gcr_store *store, pid_t pid, uint64_t start_ticks,
 		*ret_snapshot = open;
 		return 0;
 	}
-	gcr_snapshot_settle(snapshot);
+	gcr_snapshot_finish(snapshot);
 	/* Users may have changed the tree under an earlier daemon. */
-	if (gcr_folder_touch(snapshot->folder) < 0)
+	if (gcr_subtree_touch(snapshot->subtree) < 0)
 		gcr_snapshot_taint(snapshot);
 	result = gcr_snapshot_attach_tables(snapshot, error);
 	if (result < 0) {
@@ -274,9 +274,9 @@ void gcr_snapshot_unref(struct gcr_snapshot *snapshot)
 	if (!snapshot || atomic_fetch_sub(&snapshot->references, 1) != 1)
 		return;
 	store = snapshot->store;
-	if (snapshot->folder) {
-		gcr_folder_retire(snapshot->folder);
-		room = gcr_folder_take_room(snapshot->folder);
+	if (snapshot->subtree) {
+		gcr_subtree_retire(snapshot->subtree);
+		room = gcr_subtree_take_room(snapshot->subtree);
 	}
 	pthread_mutex_lock(&store->lock);
 	if (room) {
@@ -332,8 +332,8 @@ void gcr_snapshot_discard(struct gcr_snapshot *snapshot)
 		return;
 	store = snapshot->store;
 	removal = calloc(1, sizeof(*removal));
-	gcr_folder_retire(snapshot->folder);
-	room = removal ? gcr_folder_take_room(snapshot->folder) : NULL;
+	gcr_subtree_retire(snapshot->subtree);
+	room = removal ? gcr_subtree_take_room(snapshot->subtree) : NULL;
 	pthread_mutex_lock(&store->lock);
 	if (snapshot->discarded || !removal) {
 		/* Without memory for a removal, the files are left for the next daemon's sweep. */
@@ -357,17 +357,17 @@ void gcr_snapshot_discard(struct gcr_snapshot *snapshot)
 	if (renameat(store->fd, snapshot->name, store->fd, removal->name) < 0)
 		snprintf(removal->name, sizeof(removal->name), "%s", snapshot->name);
 	removal->snapshot = snapshot; /* with the caller's reference */
-	removal->folder = snapshot->is_touched ? gcr_folder_ref(snapshot->folder) : NULL;
+	removal->subtree = snapshot->is_touched ? gcr_subtree_ref(snapshot->subtree) : NULL;
 	removal->cost_bytes = snapshot->is_touched ? cost : cost - files_cost(snapshot);
 	pthread_mutex_lock(&store->lock);
 	gcr_store_remove_later_locked(store, removal);
 	pthread_mutex_unlock(&store->lock);
 }
 
-void gcr_snapshot_settle(struct gcr_snapshot *snapshot)
+void gcr_snapshot_finish(struct gcr_snapshot *snapshot)
 {
 	struct gcr_store *store = snapshot->store;
-	bool is_settled = true;
+	bool is_known = true;
 	struct stat stat;
 
 	for (size_t i = 0; i < snapshot->count; i++) {
@@ -375,7 +375,7 @@ void gcr_snapshot_settle(struct gcr_snapshot *snapshot)
 		uint64_t blocks;
 
 		if (gcr_snapshot_stat(snapshot, i, &stat) < 0) {
-			is_settled = false;
+			is_known = false;
 			continue;
 		}
 		blocks = (uint64_t)stat.st_blocks * 512;
@@ -387,7 +387,7 @@ void gcr_snapshot_settle(struct gcr_snapshot *snapshot)
 		}
 		pthread_mutex_unlock(&store->lock);
 	}
-	if (!is_settled)
+	if (!is_known)
 		return;
 	/* All pages that are counted are allocated: pending_locked() need not check the files. */
 	pthread_mutex_lock(&store->lock);

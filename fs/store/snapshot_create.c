@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "fs/store/inodes.h"
 #include "lib/beneath.h"
 #include "lib/clock.h"
@@ -211,7 +211,7 @@ static int make_files(struct gcr_snapshot *snapshot, const char *temporary,
 	if (!result)
 		result = gcr_store_write_table(fd, snapshot);
 	if (!result)
-		result = gcr_snapshot_attach_folder(snapshot);
+		result = gcr_snapshot_attach_subtree(snapshot);
 	if (!result &&
 	    renameat2(store->fd, temporary, store->fd, snapshot->name, RENAME_NOREPLACE) < 0)
 		result = -errno;
@@ -346,7 +346,7 @@ static int make_links(struct gcr_snapshot *snapshot, const char *temporary, int 
 		return result;
 	result = gcr_store_write_table(fd, snapshot);
 	if (!result)
-		result = gcr_snapshot_attach_folder(snapshot);
+		result = gcr_snapshot_attach_subtree(snapshot);
 	if (!result &&
 	    renameat2(store->fd, temporary, store->fd, snapshot->name, RENAME_NOREPLACE) < 0)
 		result = -errno;

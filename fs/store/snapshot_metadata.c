@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "lib/beneath.h"
 #include "lib/extent.h"
 #include "lib/manifest.h"
@@ -78,7 +78,7 @@ static int show(struct gcr_snapshot *snapshot, int own_fd, const char *name,
 
 	if (fstat(gcr_snapshot_root(snapshot), &stat) == 0 && stat.st_uid != geteuid())
 		fchownat(own_fd, name, stat.st_uid, stat.st_gid, AT_SYMLINK_NOFOLLOW);
-	result = gcr_folder_put(snapshot->folder, own_fd, name);
+	result = gcr_subtree_put(snapshot->subtree, own_fd, name);
 	return result ? gcr_error_set(error, -result, "%s cannot be written: %s", name,
 				      strerror(-result))
 		      : 0;
@@ -86,7 +86,7 @@ static int show(struct gcr_snapshot *snapshot, int own_fd, const char *name,
 
 /*
  * Writes both files in the snapshot's own directory, which no user reaches, and then shows them by
- * gcr_folder_put(). That function accounts for a user's file that is replaced, which may still be
+ * gcr_subtree_put(). That function accounts for a user's file that is replaced, which may still be
  * in use under another name.
  */
 static int write_files(struct gcr_snapshot *snapshot, struct gcr_manifest *manifest,
@@ -137,7 +137,7 @@ int gcr_snapshot_seal(struct gcr_snapshot *snapshot, struct gcr_manifest *manife
 
 int gcr_snapshot_unseal(struct gcr_snapshot *snapshot)
 {
-	int result = gcr_folder_take_out(snapshot->folder, GCR_MANIFEST_NAME);
+	int result = gcr_subtree_take_out(snapshot->subtree, GCR_MANIFEST_NAME);
 
 	/* The owner of the files has put a directory there, which is no manifest either. */
 	return result == -EISDIR || result == -EPERM ? 0 : result;

@@ -12,7 +12,7 @@
 
 #include "fs/pack/packs.h"
 #include "fs/pack/spill.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "lib/pack_file.h"
 
 int gcr_store_start_spill(struct gcr_store *store, const struct gcr_options *options,
@@ -117,7 +117,7 @@ static int compare_parts(const void *left, const void *right)
 int gcr_snapshot_spill(struct gcr_snapshot *snapshot, uint64_t wanted_bytes,
 		       uint64_t *ret_freed_bytes, struct gcr_error *error)
 {
-	struct gcr_packs *packs = gcr_folder_packs(snapshot->folder);
+	struct gcr_packs *packs = gcr_subtree_packs(snapshot->subtree);
 	_cleanup_free_ struct part *free_parts = NULL;
 	struct gcr_error spill_error = {0};
 	struct gcr_error refusal = {0};
@@ -131,7 +131,7 @@ int gcr_snapshot_spill(struct gcr_snapshot *snapshot, uint64_t wanted_bytes,
 				     "there is no directory for it (see spill in gpucrfs(8))");
 	if (!packs)
 		return 0;
-	result = gcr_folder_each_packed(snapshot->folder, add_piece, &parts);
+	result = gcr_subtree_each_packed(snapshot->subtree, add_piece, &parts);
 	free_parts = parts.parts;
 	if (result < 0 || parts.no_memory)
 		return gcr_error_set(error, ENOMEM, "out of memory");
@@ -190,7 +190,7 @@ static void count_piece(const struct gcr_pack_entry *entries, void *data)
 
 int gcr_snapshot_spilled_bytes(struct gcr_snapshot *snapshot, uint64_t *ret_bytes)
 {
-	struct gcr_packs *packs = gcr_folder_packs(snapshot->folder);
+	struct gcr_packs *packs = gcr_subtree_packs(snapshot->subtree);
 	_cleanup_free_ uint32_t *segments = NULL;
 	struct spilled spilled = {0};
 	int result = 0;
@@ -199,7 +199,7 @@ int gcr_snapshot_spilled_bytes(struct gcr_snapshot *snapshot, uint64_t *ret_byte
 		result = gcr_packs_spilled(packs, &segments, &spilled.count);
 	spilled.segments = segments;
 	if (!result && spilled.count)
-		result = gcr_folder_each_packed(snapshot->folder, count_piece, &spilled);
+		result = gcr_subtree_each_packed(snapshot->subtree, count_piece, &spilled);
 	if (result < 0)
 		return result;
 	*ret_bytes = spilled.bytes;

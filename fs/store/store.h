@@ -7,8 +7,8 @@
  *
  * A snapshot is the directory of one process in the store, identified by pid, start time and
  * generation. A place is the directory of a dumped process, or a directory that a user has made in
- * the mount's root. A folder is the tree of files in a snapshot or place, as users of the mount see
- * it. A room is the account of the memory of such a tree.
+ * the mount's root. A subtree is the tree of files in a snapshot or place, as users of the mount
+ * see it. A room is the account of the memory of such a tree.
  */
 #ifndef GCR_FS_STORE_STORE_H
 #define GCR_FS_STORE_STORE_H
@@ -31,8 +31,8 @@
 struct gcr_store;    /* thread-safe */
 struct gcr_snapshot; /* reference-counted, thread-safe */
 struct gcr_room;     /* thread-safe */
-struct gcr_folder;
-struct gcr_folder_file;
+struct gcr_subtree;
+struct gcr_subtree_file;
 struct gcr_packs;
 struct gcr_packs_figures;
 struct gcr_quota;
@@ -128,7 +128,7 @@ void gcr_room_destroy(struct gcr_room *room); /* NULL is allowed */
 /* Set the owner of the tree: the tree's bytes count for this user. */
 void gcr_room_set_owner(struct gcr_room *room, uid_t uid);
 /*
- * Promise @bytes to a change by user @uid (0: the daemon); gcr_room_settle() follows. Kept
+ * Promise @bytes to a change by user @uid (0: the daemon); gcr_room_recount() follows. Kept
  * snapshots and pool files are given up if need be, and removals under way are waited for, up to a
  * second. -ENOSPC, -ESTALE (the room is closed), -EDQUOT (the owner has too much).
  */
@@ -151,8 +151,8 @@ void gcr_room_close(struct gcr_room *room);
  * End a promise of @taken_bytes by gcr_room_take(): the change is done, and its files, which had
  * @before_bytes allocated, now have @after_bytes.
  */
-void gcr_room_settle(struct gcr_room *room, uint64_t taken_bytes, uint64_t before_bytes,
-		     uint64_t after_bytes);
+void gcr_room_recount(struct gcr_room *room, uint64_t taken_bytes, uint64_t before_bytes,
+		      uint64_t after_bytes);
 /*
  * Give back up to @bytes of the promised bytes that the tree does not use, including those that a
  * snapshot has paid for.
@@ -221,7 +221,7 @@ int gcr_store_packs(struct gcr_store *store, uid_t uid, struct gcr_packs **ret_p
 void gcr_store_packs_figures(struct gcr_store *store, struct gcr_packs_figures *ret_figures);
 
 /*
- * Allow packing of the snapshot's files (see fs/store/folder.h). The snapshot counts as touched
+ * Allow packing of the snapshot's files (see fs/store/subtree.h). The snapshot counts as touched
  * from now on, so it is not kept, and its files do not go to the pool. One thread at a time.
  * Errors, with a message: -ENOSPC, -ENOMEM, ...
  */
@@ -247,7 +247,7 @@ struct gcr_wanted {
 int gcr_store_write_zeros(int fd, uint64_t offset, uint64_t end, const struct gcr_wanted *wanted);
 /*
  * reserve.c: reserve room before one of the snapshot's pieces is packed: @bytes, the most that
- * packing may take (see gcr_folder_piece_cost()), from the reserve if need be. Called with no lock
+ * packing may take (see gcr_subtree_piece_cost()), from the reserve if need be. Called with no lock
  * held. Waits for the pieces of other threads, and drops kept snapshots if need be. -ENOSPC,
  * -ENOMEM: there is no room; -ECANCELED: the work is no longer @wanted.
  */
@@ -260,9 +260,9 @@ int gcr_snapshot_begin_piece(struct gcr_snapshot *snapshot, uint64_t bytes,
 uint64_t gcr_store_piece_cost(uint64_t table_bytes);
 /* Give back the reservation, whether the piece was packed or not. */
 void gcr_snapshot_end_piece(struct gcr_snapshot *snapshot, uint64_t bytes);
-/* Open the file @index, by its name. Errors of gcr_folder_open_to_pack(). */
+/* Open the file @index, by its name. Errors of gcr_subtree_open_to_pack(). */
 int gcr_snapshot_open_to_pack(struct gcr_snapshot *snapshot, size_t index,
-			      struct gcr_folder_file **ret_file);
+			      struct gcr_subtree_file **ret_file);
 
 /* ---- spill.c: packed bytes on a disk (see fs/pack/spill.h) ---- */
 
@@ -281,8 +281,8 @@ int gcr_snapshot_spill(struct gcr_snapshot *snapshot, uint64_t wanted_bytes,
 		       uint64_t *ret_freed_bytes, struct gcr_error *error);
 /*
  * How many packed bytes of the snapshot's own (unshared) chunks are on the disk (counted as
- * packed_to_bytes of gcr_folder_pack_figures()). The call reads all tables of the snapshot: some ms
- * for 16 GiB. -ENOMEM
+ * packed_to_bytes of gcr_subtree_pack_figures()). The call reads all tables of the snapshot: some
+ * ms for 16 GiB. -ENOMEM
  */
 int gcr_snapshot_spilled_bytes(struct gcr_snapshot *snapshot, uint64_t *ret_bytes);
 
@@ -296,7 +296,7 @@ int gcr_snapshot_spilled_bytes(struct gcr_snapshot *snapshot, uint64_t *ret_byte
 int gcr_store_begin_place(struct gcr_store *store, const char *name, uint32_t *ret_number);
 int gcr_store_publish_place(struct gcr_store *store, const char *name, uid_t uid, gid_t gid);
 /*
- * The files that were linked into place @number count for its folder from now on. Called after the
+ * The files that were linked into place @number count for its subtree from now on. Called after the
  * place has been published and opened.
  */
 void gcr_store_count_place(struct gcr_store *store, uint32_t number);
@@ -320,20 +320,20 @@ int gcr_store_end_begun_places(struct gcr_store *store,
 /* Sum up the files of a place; @fd: its directory. That takes a while if they are many. */
 int gcr_store_sum_place(int fd, struct gcr_tree_sum *ret_sum);
 /*
- * Open a place: *ret_folder is its tree, *ret_stat the attributes of its own directory, *ret_fd a
+ * Open a place: *ret_subtree is its tree, *ret_stat the attributes of its own directory, *ret_fd a
  * descriptor of that directory (the caller's). Once for each place. @sum: of its files; NULL: they
  * are summed up here.
  */
 int gcr_store_open_place(struct gcr_store *store, const char *name, const struct gcr_tree_sum *sum,
-			 struct stat *ret_stat, int *ret_fd, struct gcr_folder **ret_folder);
-/* The daemon ends: the folder is retired, and the place's files stay. */
-void gcr_store_close_place(struct gcr_folder *folder);
+			 struct stat *ret_stat, int *ret_fd, struct gcr_subtree **ret_subtree);
+/* The daemon ends: the subtree is retired, and the place's files stay. */
+void gcr_store_close_place(struct gcr_subtree *subtree);
 /*
- * Remove a place, on the store's thread. @folder is NULL if the place was not opened; @number is
+ * Remove a place, on the store's thread. @subtree is NULL if the place was not opened; @number is
  * that of gcr_store_begin_place() if gcr_store_count_place() was not called, else 0. -ENOMEM.
  */
 int gcr_store_drop_place(struct gcr_store *store, const char *name, uint32_t number,
-			 struct gcr_folder *folder);
+			 struct gcr_subtree *subtree);
 /* Remove @name and, if it is a directory, the tree below it. Returns 0 if @name does not exist. */
 int gcr_store_remove_directory(int parent_fd, const char *name);
 /*
@@ -380,7 +380,7 @@ void gcr_snapshot_populate(struct gcr_snapshot *snapshot);
 void gcr_snapshot_stop_populating(struct gcr_snapshot *snapshot);
 
 /* All files are written: give back the promise for the bytes that have become holes. */
-void gcr_snapshot_settle(struct gcr_snapshot *snapshot);
+void gcr_snapshot_finish(struct gcr_snapshot *snapshot);
 
 /* The directory `snapshot`, the part that users see. The descriptor stays the snapshot's. */
 int gcr_snapshot_root(const struct gcr_snapshot *snapshot);
@@ -462,8 +462,8 @@ struct timespec;
 int gcr_snapshot_set_time(const struct gcr_snapshot *snapshot, size_t index,
 			  const struct timespec *time);
 
-/* The tree as users of the mount see and change it. The folder stays the snapshot's. */
-struct gcr_folder *gcr_snapshot_folder(const struct gcr_snapshot *snapshot);
+/* The tree as users of the mount see and change it. The subtree stays the snapshot's. */
+struct gcr_subtree *gcr_snapshot_subtree(const struct gcr_snapshot *snapshot);
 /*
  * Block changes of the files by users for the duration of a verb. -EIO, with a message: the
  * directory `vram` is missing; gcr_snapshot_end_verb() is still required then.
@@ -482,7 +482,7 @@ int gcr_snapshot_begin_growth(struct gcr_snapshot *snapshot, size_t first, uint6
 /* Take room for @bytes more of these files: -ENOSPC, -EDQUOT, -ESTALE. From any thread. */
 int gcr_snapshot_take_growth(struct gcr_snapshot *snapshot, uint64_t bytes);
 /* The files, which had @before_bytes, are written; @taken_bytes were taken for them. */
-void gcr_snapshot_settle_growth(struct gcr_snapshot *snapshot, size_t first, uint64_t taken_bytes,
+void gcr_snapshot_finish_growth(struct gcr_snapshot *snapshot, size_t first, uint64_t taken_bytes,
 				uint64_t before_bytes);
 
 /*

@@ -66,7 +66,7 @@ struct gcr_snapshot {
 	size_t count;
 	uint64_t bytes;
 	uint64_t cost_bytes; /* of files and metadata */
-	struct gcr_folder *folder;
+	struct gcr_subtree *subtree;
 	/*
 	 * The digests of a kept snapshot, and of files that hold their bytes of the last freeze;
 	 * NULL: none.
@@ -88,7 +88,7 @@ struct gcr_snapshot {
 	bool discarded;
 	bool is_tainted; /* its files do not go to the pool */
 	bool is_adopted; /* the files also belong to a place, which counts them */
-	bool is_touched; /* a user may have changed its tree: the folder has the account */
+	bool is_touched; /* a user may have changed its tree: the subtree has the account */
 	bool has_pages;	 /* all of its files have their pages */
 	/* Memory that its files had when they were looked at, and when that may be done again. */
 	uint64_t seen_bytes;
@@ -116,9 +116,9 @@ struct gcr_store_leftover {
 struct gcr_store_removal {
 	struct gcr_store_removal *next;
 	struct gcr_snapshot *snapshot;
-	struct gcr_folder *folder; /* open files of it keep counting; a reference, or NULL */
+	struct gcr_subtree *subtree; /* open files of it keep counting; a reference, or NULL */
 	uint64_t cost_bytes;
-	uid_t uid;	  /* for whom the bytes count, if there is no folder */
+	uid_t uid;	  /* for whom the bytes count, if there is no subtree */
 	int64_t due_usec; /* monotonic: when a failed removal is tried again */
 	bool is_logged;	  /* the failure has been logged */
 	bool is_left;	  /* of an earlier daemon: its packed chunks are claimed by nobody */
@@ -486,8 +486,8 @@ uint64_t gcr_snapshot_resident_bytes(const struct gcr_snapshot *snapshot, bool *
 uint64_t gcr_snapshot_metadata_bytes(const struct gcr_extent *extents, size_t count);
 /* The most that the text of a manifest of @count allocations takes, without a tree and images. */
 uint64_t gcr_snapshot_manifest_bytes(size_t count);
-/* snapshot_folder.c */
-int gcr_snapshot_attach_folder(struct gcr_snapshot *snapshot);
+/* snapshot_subtree.c */
+int gcr_snapshot_attach_subtree(struct gcr_snapshot *snapshot);
 /* May a user have the file open or mapped? Then its bytes must not change. */
 bool gcr_snapshot_is_file_read(const struct gcr_snapshot *snapshot, size_t index);
 

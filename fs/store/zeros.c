@@ -3,7 +3,7 @@
  * Writing zeros where a hole would free the memory of a file: a process that reads a hole through a
  * mapping takes memory again, which no account counts.
  */
-#include "fs/store/folder_private.h"
+#include "fs/store/subtree_private.h"
 
 #include <errno.h>
 
@@ -21,7 +21,7 @@ static int write_range(int fd, uint64_t offset, uint64_t end, const struct gcr_w
 
 		if (wanted && !wanted->is_wanted(wanted->data))
 			return -EBUSY;
-		written = gcr_folder_write_file(fd, zeros, size, offset);
+		written = gcr_subtree_write_file(fd, zeros, size, offset);
 		if (written <= 0)
 			return written < 0 ? (int)written : -EIO;
 		offset += (uint64_t)written;

@@ -15,7 +15,7 @@
 struct gcr_operation {
 	struct gcr_job job;
 	struct gcr_quota_charge dump_charge;
-	struct gcr_exchange *exchange; /* NULL: not an exchange */
+	struct gcr_swap *swap; /* NULL: not a swap */
 
 	/* Guarded by job.lock. */
 	unsigned int votes;

@@ -19,7 +19,7 @@
 #include "fs/base/quota.h"
 #include "fs/pack/pack_table.h"
 #include "fs/process/pin.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "fs/store/pack_work.h"
 #include "fs/store/store.h"
 #include "fs/verb/job.h"
@@ -176,7 +176,7 @@ static void end_target(struct gcr_packing *packing, struct target *target)
 			      "they are",
 			      skipped);
 	pthread_mutex_unlock(&packing->job.lock);
-	/* Release the folder (the snapshot's directory) before the end becomes visible. */
+	/* Release the subtree (the snapshot's directory) before the end becomes visible. */
 	gcr_pack_work_destroy(work);
 	if (gcr_process_has_ended(process))
 		gcr_error_set(&target->error, ESRCH, "process %d has ended", (int)process->pid);
@@ -413,7 +413,7 @@ static uint64_t unpacked_bytes(const struct gcr_pack_work *work)
 {
 	struct gcr_pack_figures figures;
 
-	gcr_folder_pack_figures(gcr_snapshot_folder(gcr_pack_work_snapshot(work)), &figures);
+	gcr_subtree_pack_figures(gcr_snapshot_subtree(gcr_pack_work_snapshot(work)), &figures);
 	return figures.packed_bytes - figures.hole_bytes;
 }
 

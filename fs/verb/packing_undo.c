@@ -7,7 +7,7 @@
 #include <pthread.h>
 
 #include "fs/pack/pack_table.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "fs/store/pack_work.h"
 #include "fs/store/store.h"
 #include "fs/verb/packing.h"
@@ -89,7 +89,7 @@ int gcr_packing_undo(struct gcr_task *task, struct gcr_snapshot *snapshot, struc
 	struct gcr_pack_figures figures;
 	int result;
 
-	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &figures);
+	gcr_subtree_pack_figures(gcr_snapshot_subtree(snapshot), &figures);
 	if (!figures.pieces)
 		return 0;
 	atomic_store(&task->phase, "unpack");

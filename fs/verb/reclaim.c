@@ -15,7 +15,7 @@
 #include "fs/base/credentials.h"
 #include "fs/base/quota.h"
 #include "fs/pack/pack_table.h"
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "fs/store/store.h"
 #include "fs/verb/packing.h"
 #include "lib/cleanup.h"
@@ -345,8 +345,8 @@ static int explain(const struct reclaim *reclaim, int result, struct gcr_error *
 
 /*
  * The user whose quota the bytes count against: the process's, if that user has asked for the
- * freeze. A freeze that root has asked for, a thaw, and a verb that is being undone are
- * never refused. The freeze of an exchange may use the room that its other process releases.
+ * freeze. A freeze that root has asked for, a thaw, and a verb that is being undone are never
+ * refused. The freeze of a swap may use the room that its other process releases.
  */
 static struct gcr_store_payer payer_of(const struct gcr_task *task)
 {
@@ -356,7 +356,7 @@ static struct gcr_store_payer payer_of(const struct gcr_task *task)
 	    !task->command->rights.counted)
 		return payer;
 	payer.uid = gcr_credentials_payer(task->process->pid);
-	if (task->exchange) {
+	if (task->swap) {
 		const struct gcr_process *thawed = gcr_task_sibling(task, 0);
 
 		payer.thawed_pid = thawed->pid;

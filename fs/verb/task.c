@@ -131,7 +131,7 @@ struct gcr_process *gcr_task_sibling(const struct gcr_task *task, unsigned int i
 
 bool gcr_task_is_alone(const struct gcr_task *task)
 {
-	return task->operation->job.count == 1 || task->exchange;
+	return task->operation->job.count == 1 || task->swap;
 }
 
 int gcr_task_commit(struct gcr_task *task)

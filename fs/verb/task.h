@@ -15,7 +15,7 @@
 #include "fs/verb/ctl.h"
 #include "lib/error.h"
 
-struct gcr_exchange;
+struct gcr_swap;
 struct gcr_operation; /* reference-counted; see fs/verb/operation_data.h */
 
 struct gcr_task {
@@ -29,10 +29,10 @@ struct gcr_task {
 		control_pending; /* the writer has been answered, the driver's call still runs */
 	uint64_t bytes;		 /* to move, as far as known */
 	struct gcr_verb_timing timing; /* the engine's; copied to the process on success */
-	bool recovery;		       /* no verb: settles a process that an earlier daemon left */
+	bool recovery;		       /* no verb: recovers a process that an earlier daemon left */
 	bool is_undoing;	       /* the verb has failed, and its undo runs to the end */
-	bool has_passed;	       /* in an exchange: committed, whatever the other task does */
-	struct gcr_exchange *exchange; /* NULL: none */
+	bool has_passed;	       /* in a swap: committed, whatever the other task does */
+	struct gcr_swap *swap;	       /* NULL: none */
 	uint64_t unpacked_bytes; /* unpacked before the verb could begin; counts for the deadline */
 	struct gcr_snapshot *held; /* no other thread changes it until the task ends; NULL: none */
 };
@@ -101,10 +101,7 @@ struct gcr_process *gcr_task_sibling(const struct gcr_task *task, unsigned int i
 int gcr_task_hold_snapshot(struct gcr_task *task, struct gcr_snapshot *snapshot,
 			   struct gcr_error *error);
 
-/*
- * Is there no other task whose vote depends on this one? True for a single task, and in an
- * exchange.
- */
+/* Is there no other task whose vote depends on this one? True for a single task, and in a swap. */
 bool gcr_task_is_alone(const struct gcr_task *task);
 
 #endif

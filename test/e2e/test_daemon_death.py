@@ -38,7 +38,7 @@ def kill_daemon(machine):
     check((machine.mountpoint, 'fuse.gpucrfs') in harness.mounts(), 'a stale mount is left')
 
 
-def settled_state(machine, pid):
+def final_state(machine, pid):
     machine.wait_status(pid, 'verb', '-')
     state = machine.state(pid)
     if vendor.HIP and state == 'running':
@@ -57,7 +57,7 @@ def test_killed_with_a_frozen_process():
         after = machine.status(frozen.pid)
         for key in ('state', 'generation', 'held_bytes', 'gpus', 'start_ticks'):
             equal(after[key], before[key], key)
-        equal(settled_state(machine, running.pid), 'running')
+        equal(final_state(machine, running.pid), 'running')
         equal(sorted(machine.pids()), sorted([frozen.pid, running.pid]))
         machine.must(frozen.pid, 'thaw')
         frozen.wait_ticks()
@@ -99,7 +99,7 @@ def test_killed_in_a_verb():
             check(writer.result() in ('ENOTCONN', 'ECONNABORTED', 'EIO', 'killed'),
                   f'{step}: {writer.result()}')
             machine.start()
-            state = settled_state(machine, demo.pid)
+            state = final_state(machine, demo.pid)
             check(state in AFTER[step], f'{step}: {state}')
             equal(len(records(machine)), 1 if state == 'frozen' else 0, step)
             if state == 'frozen':
@@ -136,7 +136,7 @@ def test_thawed_by_somebody_else_meanwhile():
                 record.write(text)
             os.chmod(record.name, 0o600)
         machine.start()
-        equal(settled_state(machine, demo.pid), 'running')
+        equal(final_state(machine, demo.pid), 'running')
         equal(records(machine), [])
         demo.wait_ticks()
 
@@ -192,7 +192,7 @@ def test_told_to_go_in_a_verb():
                 equal(harness.wait_end(machine.daemon), 0)
                 result = writer.result()
                 machine.start()
-                state = settled_state(machine, demo.pid)
+                state = final_state(machine, demo.pid)
                 expected = {'ok': {'freeze': 'frozen', 'thaw': 'running'},
                             'ECANCELED': {'freeze': 'running', 'thaw': 'frozen'}}
                 check(result in expected, f'{step}: {result}')
@@ -221,7 +221,7 @@ def test_unmounted_by_hand():
         equal(machine.daemon.wait(harness.PATIENCE_SEC), 0)
         machine.faults()
         machine.start()
-        state = settled_state(machine, demo.pid)
+        state = final_state(machine, demo.pid)
         check(state in ('running', 'frozen'), state)
         machine.must(demo.pid, 'thaw')
         demo.wait_ticks()
@@ -251,7 +251,7 @@ def test_many_frozen_processes_recovered():
         kill_daemon(machine)
         machine.start()
         for demo in demos:
-            equal(settled_state(machine, demo.pid), 'frozen')
+            equal(final_state(machine, demo.pid), 'frozen')
         machine.must(None, 'thaw timeout=60 ' + ' '.join(str(demo.pid) for demo in demos))
         for demo in demos:
             demo.wait_ticks()

@@ -20,7 +20,7 @@ def origin(machine, name):
     return f'{machine.runtime}/store/incoming-{name}/origin'
 
 
-def settled(machine, one):
+def final_state(machine, one):
     machine.wait_status(one.pid, 'verb', '-')
     return machine.state(one.pid)
 
@@ -28,7 +28,7 @@ def settled(machine, one):
 def goes_on(machine, *programs):
     """Frozen or running, and not stopped; then it is dumped and comes back."""
     for one in programs:
-        state = settled(machine, one)
+        state = final_state(machine, one)
         if vendor.HIP and state == 'running':
             machine.wait_status(one.pid, 'engine', vendor.ENGINE)
         check(state in ('frozen', 'running'), f'{one.pid} is {state}: {machine.error(one.pid)}')
@@ -200,7 +200,7 @@ def test_published_and_others_have_the_pid():
 
 
 def goes_on_beside_place(machine, one):
-    equal(settled(machine, one), 'frozen')
+    equal(final_state(machine, one), 'frozen')
     machine.must(one.pid, 'thaw')
     one.wait_ticks()
     equal(machine.state('place'), 'dumped')

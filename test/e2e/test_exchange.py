@@ -240,7 +240,7 @@ def test_process_dies():
 
 
 def test_daemon_dies():
-    """The next one settles each of the two by itself."""
+    """The next one recovers each of the two by itself."""
     for verb in ('freeze', 'thaw'):
         with vmm.machine(**FIT) as machine:
             running, frozen = pair(machine, *FITTING)
@@ -255,7 +255,7 @@ def test_daemon_dies():
             for demo in (running, frozen):
                 wait_for(lambda: machine.status(demo.pid).get('engine') == vendor.ENGINE,
                          'its library')
-                vmm.settle(machine, demo)
+                vmm.recover(machine, demo)
             machine.must(running.pid, 'freeze')
             exchange(machine, frozen, running)
 

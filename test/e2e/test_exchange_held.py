@@ -20,7 +20,7 @@ HAND_OVER = f'cuMemExportToShareableHandle thread=gpucr-agent nth=2 {DELAY}'
 RECEIVE = f'cuMemImportFromShareableHandle thread=gpucr-agent nth=2 {DELAY}'
 RESTORE = f'cuCheckpointProcessRestore nth=1 {DELAY}'
 UNLOCK = f'cuCheckpointProcessUnlock nth=1 {DELAY}'
-SETTLE = f'cuMemcpyHtoD thread=gpucr-agent nth=1 {DELAY}'
+FINISH = f'cuMemcpyHtoD thread=gpucr-agent nth=1 {DELAY}'
 CONTEXT_BYTES = 40 * MIB
 
 
@@ -125,7 +125,7 @@ def test_no_answer_after_the_decision():
     harness.needs_cuda('managed memory')
     with vmm.machine(**FIT) as machine:
         running, frozen = pair(machine, *FITTING, *vendor.MANAGED)
-        writer = stop_in_exchange(machine, running, frozen, frozen, SETTLE,
+        writer = stop_in_exchange(machine, running, frozen, frozen, FINISH,
                                   f' timeout={5 * harness.SLOW}')
         equal(writer.result(), 'ETIMEDOUT')
         machine.wait_status(running.pid, 'verb', '-')
@@ -136,7 +136,7 @@ def test_no_answer_after_the_decision():
         equal(machine.state(frozen.pid), 'running', machine.error(frozen.pid))
         frozen.wait_ticks(2)
         exchange(machine, frozen, running)
-        writer = stop_in_exchange(machine, running, frozen, frozen, SETTLE,
+        writer = stop_in_exchange(machine, running, frozen, frozen, FINISH,
                                   f' timeout={5 * harness.SLOW}')
         equal(writer.result(), 'ETIMEDOUT')
         machine.wait_status(running.pid, 'verb', '-')
@@ -368,7 +368,7 @@ def test_daemon_dies_and_one_cannot_be_watched():
             os.unlink(failing)
             # Before it is recovered it is taken for one that runs.
             wait_for(lambda: len(machine.pids()) == 2 and
-                     'thawed again' in machine.read(both[0].pid, 'events'), 'both to be settled')
+                     'thawed again' in machine.read(both[0].pid, 'events'), 'both exchanges to be finished')
             check_comes_back(machine, *both)
             check_states(machine, *both)
             exchange(machine, *both)

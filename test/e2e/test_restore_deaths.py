@@ -346,7 +346,7 @@ def test_daemon_dies_at_any_time():
         restore.thaws(machine, one, name)
 
 
-def settled(machine, one, name):
+def dumped_again(machine, one, name):
     """After a verb that was given up or not; the name of its place, dumped."""
     wait_for(lambda: machine.state(name) != 'restoring', 'the end of the restore')
     if machine.state(name) == 'running':
@@ -382,13 +382,13 @@ def test_given_up_at_any_time():
                 if how == 'stop':
                     again(machine)
                     if os.path.lexists(machine.path(name)):
-                        name = settled(machine, one, name)
+                        name = dumped_again(machine, one, name)
                     else:
                         one.wait_ticks(2)
                         equal(restore.processes_of(one), {one.pid})
                         name = dump.dumped(machine, one)
                 else:
-                    name = settled(machine, one, name)
+                    name = dumped_again(machine, one, name)
         check({'ECANCELED', 'killed'} <= results, results)
         restore.thaws(machine, one, name)
 

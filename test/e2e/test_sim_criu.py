@@ -146,7 +146,7 @@ class Library:
     HEADER = struct.Struct('=IHHII')
     MAGIC, VERSION = 0x46524347, 1
     REGISTER, WANTED, RESULT = 96, 97, 64
-    GATE_CLOSE, GATE_OPEN, HAND_OVER, COMMIT, SETTLE, PARK = 100, 101, 104, 105, 108, 115
+    GATE_CLOSE, GATE_OPEN, HAND_OVER, COMMIT, FINISH, PARK = 100, 101, 104, 105, 108, 115
     RUNNING, OUT = 1, 4
     PAGE_MAGIC = 0x50524347
     GENERATION = b'01234567-89ab-cdef-0123-456789abcdef'
@@ -196,7 +196,7 @@ class Library:
         self.socket.close()
 
     def go_on(self):
-        self.ask(self.SETTLE)
+        self.ask(self.FINISH)
         self.ask(self.GATE_OPEN)
 
     def close(self):

@@ -84,7 +84,7 @@ def go_on(machine, demo, verb, writer, words):
     machine.wait_status(demo.pid, 'verb', '-')
     if result == 'ok':
         equal(machine.state(demo.pid), {'freeze': 'frozen', 'thaw': 'running'}[verb], words)
-    vmm.settle(machine, demo)
+    vmm.recover(machine, demo)
     wait_released(machine)
 
 
@@ -125,7 +125,7 @@ def check_each_call(verb, number, more=''):
             others_go_on(machine, other)
             demo = program(machine, ATTACKER, *LARGE)
         check(count >= 3, f'{count} of {rules}')
-        vmm.settle(machine, demo)
+        vmm.recover(machine, demo)
         vmm.cycle(machine, demo)
 
 
@@ -159,7 +159,7 @@ def test_late_and_goes_on():
             machine.wait_status(demo.pid, 'verb', '-')
             equal(machine.state(demo.pid), {'freeze': 'running', 'thaw': 'frozen'}[verb],
                   machine.error(demo.pid))
-            vmm.settle(machine, demo)
+            vmm.recover(machine, demo)
             wait_released(machine)
 
 
@@ -235,7 +235,7 @@ def test_seen_without_helpers():
         check(result in ('ok', 'ECANCELED') or (result == 'EIO' and
               'freeze: EIO: the page of its preload library cannot be read' in machine.log()),
               f'{result}: {machine.log()}')
-        vmm.settle(machine, demo)
+        vmm.recover(machine, demo)
         wait_released(machine)
 
 
@@ -337,7 +337,7 @@ def check_exchange(machine, other, demos, stuck_is_frozen, rule, number=0):
         equal(sorted(machine.state(demo.pid) for demo in left), ['frozen', 'running'], result)
     wait_released(machine)
     for demo in left:
-        vmm.settle(machine, demo)
+        vmm.recover(machine, demo)
     return left
 
 

@@ -230,8 +230,8 @@ class Stress:
                        for match in map(HELPER_DIED.search, lines))
         return False
 
-    def wait_settled(self):
-        """No verb is under way, and each live program is known and in a settled state."""
+    def wait_quiet(self):
+        """No verb is under way, and each live program is known, and running or frozen."""
         self.collect(wait=True)
         self.machine.faults()
         states = {}
@@ -249,7 +249,7 @@ class Stress:
 
     def check_quiet(self):
         """What the daemon says is what is."""
-        states = self.wait_settled()
+        states = self.wait_quiet()
         pids = [demo.pid for demo in self.live]
         wait_for(lambda: self.machine.pids() == sorted(pids), 'exactly the live programs to be listed')
         frozen = [demo for demo in self.live if states[demo.pid] == 'frozen']
@@ -300,11 +300,11 @@ class Stress:
 
     def finish(self):
         """Thaw all, and see that all is as it was."""
-        self.wait_settled()
+        self.wait_quiet()
         for demo in self.live:
             wait_for(lambda pid=demo.pid: self.machine.write(pid, 'thaw') == 'ok',
                      f'{demo.pid} to be thawed')
-        states = self.wait_settled()
+        states = self.wait_quiet()
         equal(set(states.values()), {'running'}, 'states in the end')
         for demo in self.live:
             demo.wait_ticks(3)

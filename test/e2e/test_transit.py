@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vmm
 from harness import MIB, check, equal, same_for_both, wait_for
-from library import FILES, LIST, OUT, SETTLE, Library
+from library import FILES, FINISH, LIST, OUT, Library
 from mapping import Mapping
 from stuck import StuckWrite
 from test_lying_library import MANAGED, gpu_uuid, lists
@@ -289,7 +289,7 @@ def test_file_that_is_cut():
         library.on[FILES] = write_all
         machine.must(library.pid, 'freeze')
         del library.kept[:]
-        library.on[SETTLE] = cut_and_fail
+        library.on[FINISH] = cut_and_fail
         equal(machine.write(library.pid, 'thaw'), 'EIO')
         equal(machine.state(library.pid), 'frozen')
         equal(library.phase, OUT)
@@ -318,7 +318,7 @@ def test_many_files():
 
 
 def fails_with(content_of):
-    """SETTLE, after these bytes have been written to the file."""
+    """FINISH, after these bytes have been written to the file."""
     def fail(library, sequence):
         os.pwrite(files(library)[-1], content_of(), 0)
         library.answer(sequence, errno.EIO, 'it is said')
@@ -354,7 +354,7 @@ def test_changes_that_come_back_count():
         for turn in range(2 * QUOTA // SIZE):
             written.append(punch_and_use(machine, library.pid, f'more{turn}'))
             del library.kept[:]
-            library.on[SETTLE] = fails_with(lambda: os.urandom(SIZE))
+            library.on[FINISH] = fails_with(lambda: os.urandom(SIZE))
             equal(machine.write(library.pid, 'thaw unverified'), 'EIO')
             equal(machine.state(library.pid), 'frozen', machine.error(library.pid))
             used = at_first - store_free(machine)
@@ -368,7 +368,7 @@ def test_changes_that_come_back_count():
             os.unlink(f'{root}/more{turn}')
         changed = os.urandom(SIZE)
         del library.kept[:]
-        library.on[SETTLE] = fails_with(lambda: changed)
+        library.on[FINISH] = fails_with(lambda: changed)
         equal(machine.write(library.pid, 'thaw unverified'), 'EIO')
         path, = (f'{root}/vram/{name}' for name in os.listdir(f'{root}/vram'))
         check(read_bytes(path) == changed, 'the changes')
@@ -395,7 +395,7 @@ def test_changes_that_do_not_come_back():
 
         equal(as_user(fill_up), 0)
         del library.kept[:]
-        library.on[SETTLE] = fails_with(lambda: content(SIZE)[:SIZE])
+        library.on[FINISH] = fails_with(lambda: content(SIZE)[:SIZE])
         equal(machine.write(library.pid, 'thaw'), 'EIO')
         check('cannot be copied' in machine.error(library.pid), machine.error(library.pid))
         found = []
@@ -433,7 +433,7 @@ def test_mapped_files_in_place_of_the_metadata():
             mappings.append(Mapping(f'{root}/d/big'))
             equal(as_user(lambda name=name: os.rename(f'{root}/d/big', f'{root}/{name}') or 0), 0)
             del library.kept[:]
-            library.on[SETTLE] = fails_with(lambda: content(SIZE)[:SIZE])
+            library.on[FINISH] = fails_with(lambda: content(SIZE)[:SIZE])
             equal(machine.write(library.pid, 'thaw'), 'EIO')
             equal(machine.state(library.pid), 'frozen', machine.error(library.pid))
             used = at_first - store_free(machine)
@@ -462,12 +462,12 @@ def test_no_holes_where_a_user_may_have_mapped():
         for is_open, expected in (False, 0), (True, SIZE):
             file = open(path, 'rb') if is_open else None
             del library.kept[:]
-            library.on[SETTLE] = fails_with(lambda: bytes(SIZE))
+            library.on[FINISH] = fails_with(lambda: bytes(SIZE))
             equal(machine.write(library.pid, 'thaw unverified'), 'EIO')
             check(read_bytes(path) == bytes(SIZE), 'zeros')
             equal(os.stat(path).st_blocks * 512, expected, f'open: {is_open}')
             del library.kept[:]
-            library.on[SETTLE] = fails_with(lambda: content(SIZE)[:SIZE])
+            library.on[FINISH] = fails_with(lambda: content(SIZE)[:SIZE])
             equal(machine.write(library.pid, 'thaw unverified'), 'EIO')
             equal(os.stat(path).st_blocks * 512, SIZE)
             if file:

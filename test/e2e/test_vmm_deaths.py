@@ -35,7 +35,7 @@ def each_call(machine, demo, role, verb, incident):
         machine.watch_faults()
         yield call
         machine.faults()
-        vmm.settle(machine, demo)
+        vmm.recover(machine, demo)
 
 
 def check_state(machine, demo, verb, result, words):
@@ -113,7 +113,7 @@ def test_worker_dies_after_the_call():
                 result = machine.write(demo.pid, verb)
                 machine.faults()
                 check_state(machine, demo, verb, result, f'worker killed after {call}')
-                vmm.settle(machine, demo)
+                vmm.recover(machine, demo)
 
 
 def program_dies(verb):
@@ -221,7 +221,7 @@ def test_writer_killed():
             writer.signal(signal.SIGKILL)
             equal(writer.result(), 'killed')
             machine.faults()
-            vmm.settle(machine, demo)
+            vmm.recover(machine, demo)
 
 
 def test_a_worker_that_hangs():
@@ -237,7 +237,7 @@ def test_a_worker_that_hangs():
             machine.faults()
             equal(result, 'ETIMEDOUT', call)
             check_state(machine, demo, verb, result, call)
-            vmm.settle(machine, demo)
+            vmm.recover(machine, demo)
 
 
 def test_the_program_is_slow():
@@ -252,7 +252,7 @@ def test_the_program_is_slow():
             machine.faults()
             check(result in ('ok', 'ETIMEDOUT'), f'{call}: {result}')
             # Past the last point of return the thaw is carried through all the same.
-            vmm.settle(machine, demo)
+            vmm.recover(machine, demo)
 
 
 def test_others_get_the_worker_of_a_thaw_that_is_cancelled():
@@ -274,7 +274,7 @@ def test_others_get_the_worker_of_a_thaw_that_is_cancelled():
         equal(machine.state(slow.pid), 'frozen')
         machine.faults()
         machine.must(other.pid, 'thaw')
-        vmm.settle(machine, slow)
+        vmm.recover(machine, slow)
 
 
 def kill_daemon(machine):
@@ -301,7 +301,7 @@ def daemon_dies(role, verb):
             machine.start()
             wait_for(lambda: machine.status(demo.pid).get('verb') == '-' and
                      machine.state(demo.pid) in ('running', 'frozen'),
-                     f'it to settle after {call}', 2 * harness.PATIENCE_SEC)
+                     f'the end of its recovery after {call}', 2 * harness.PATIENCE_SEC)
             if machine.state(demo.pid) == 'running':
                 wait_for(lambda: machine.status(demo.pid)['engine'] == vendor.ENGINE, 'its library')
                 demo.wait_ticks(2)

@@ -69,7 +69,7 @@ def test_a_process_ends_when_the_last_one_votes():
             equal(writer.result(), 'ESRCH')
         machine.faults()
         wait_for(lambda: machine.pids() == [second.pid], 'the first one to go')
-        vmm.settle(machine, second)
+        vmm.recover(machine, second)
         vmm.cycle(machine, second)
 
 
@@ -86,19 +86,19 @@ def check_runs(machine, played):
     cycle(machine, played)
 
 
-def test_settled_and_not_answered():
+def test_finished_and_not_answered():
     """The program has lost its connection just then: it goes on with its memory."""
     for phase in (library.RUNNING, library.GATED):
         with vmm.machine() as machine:
             played = Library(machine)
             machine.must(played.pid, 'freeze')
-            played.on[library.SETTLE] = lambda library_, _: library_.lose(phase)
+            played.on[library.FINISH] = lambda library_, _: library_.lose(phase)
             equal(machine.write(played.pid, 'thaw'), 'ok')
             check_runs(machine, played)
 
 
-def test_settled_while_it_is_let_go():
-    """SETTLE fails, and is done all the same."""
+def test_finished_while_it_is_let_go():
+    """FINISH fails, and is done all the same."""
     with vmm.machine() as machine:
         played = Library(machine)
         machine.must(played.pid, 'freeze')
@@ -107,7 +107,7 @@ def test_settled_while_it_is_let_go():
             library_.set_phase(library.INCOMING)
             library_.answer(sequence, EIO, 'it failed')
 
-        played.on[library.SETTLE] = fail
+        played.on[library.FINISH] = fail
         played.on[library.LET_GO] = lambda library_, _: library_.lose(library.RUNNING)
         equal(machine.write(played.pid, 'thaw'), 'ok')
         check_runs(machine, played)
@@ -131,7 +131,7 @@ def test_the_gate_does_not_open_at_once():
         check_runs(machine, played)
 
 
-def test_settle_fails():
+def test_finish_fails():
     """Nothing has been done: it stays frozen, to be thawed later."""
     with vmm.machine() as machine:
         played = Library(machine)
@@ -141,7 +141,7 @@ def test_settle_fails():
             library_.set_phase(library.INCOMING)
             library_.answer(sequence, EIO, 'it failed')
 
-        played.on[library.SETTLE] = fail
+        played.on[library.FINISH] = fail
         equal(machine.write(played.pid, 'thaw'), 'EIO')
         equal(machine.state(played.pid), 'frozen')
         equal(played.phase, library.OUT)
@@ -256,7 +256,7 @@ def test_thaw_of_one_that_is_found_frozen():
         machine.faults()
         machine.must(demo.pid, 'thaw')
         equal(machine.state(demo.pid), 'running')
-        vmm.settle(machine, demo)
+        vmm.recover(machine, demo)
         vmm.cycle(machine, demo)
 
 
@@ -303,7 +303,7 @@ def test_a_start_that_can_watch_nobody():
         wait_for(lambda: machine.pids() == [demo.pid], 'it to be found')
         machine.wait_status(demo.pid, 'state', 'frozen')
         vmm.check_files(machine, demo)
-        vmm.settle(machine, demo)
+        vmm.recover(machine, demo)
         vmm.cycle(machine, demo)
 
 
@@ -496,7 +496,7 @@ def test_a_worker_that_takes_its_time_to_end():
         check(not written & inodes(f'{store}/pool'), 'files that are written to are in the pool')
         ptrace(PTRACE_DETACH, worker)
         machine.faults()
-        vmm.settle(machine, demo)
+        vmm.recover(machine, demo)
         vmm.cycle(machine, demo)
 
 

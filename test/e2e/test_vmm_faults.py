@@ -57,7 +57,7 @@ def fail_each(role, verb, *arguments, gpus=1):
             check_reached(machine, demo, verb, result, words)
             check(hit or result == 'ok', f'{words}: {result} without a fault')
             failures += result != 'ok'
-            vmm.settle(machine, demo)
+            vmm.recover(machine, demo)
         check(failures >= 2, f'{role}, {verb}: {failures} of {len(calls)} mattered')
         vmm.cycle(machine, demo)
 
@@ -94,7 +94,7 @@ def nothing_is_told(verb):
             os.rename(f'{machine.directory}/away', path)
             equal(result, 'ok', f'{verb} without {name}: {machine.error(demo.pid)}')
             check_reached(machine, demo, verb, result, name)
-            vmm.settle(machine, demo)
+            vmm.recover(machine, demo)
         vmm.cycle(machine, demo)
 
 
@@ -125,7 +125,7 @@ def test_two_workers_fail():
             machine.faults()
             check(result in ('ok', 'EIO', 'ENOMEM'), result)
             check_reached(machine, demo, verb, result, call)
-            vmm.settle(machine, demo)
+            vmm.recover(machine, demo)
 
 
 def test_a_later_call_fails():
@@ -148,7 +148,7 @@ def test_a_later_call_fails():
                 result = machine.write(demo.pid, verb)
                 machine.faults()
                 check_reached(machine, demo, verb, result, f'{call}, round {round_number}')
-                vmm.settle(machine, demo)
+                vmm.recover(machine, demo)
 
 
 def test_access_that_fails_and_then_the_unmap():
@@ -167,7 +167,7 @@ def test_access_that_fails_and_then_the_unmap():
                 equal(result, 'EIO', f'{hit}')
                 check(len(hit) > unmaps, f'{hit}')
                 check_reached(machine, demo, 'thaw', result, f'access {nth}, {unmaps} unmaps')
-                vmm.settle(machine, demo)
+                vmm.recover(machine, demo)
 
 
 def test_calls_that_fail_again_and_again():
@@ -261,7 +261,7 @@ def test_worker_that_cannot_start():
             check(result in ('EIO', 'ENODEV', 'ok'), f'{call}: {result}')
             check_reached(machine, demo, 'freeze', result, call)
             machine.faults()
-            vmm.settle(machine, demo)
+            vmm.recover(machine, demo)
             for pid, comm in machine.helpers():
                 if comm == 'gpucr-worker':
                     harness.try_kill(pid, signal.SIGKILL)
@@ -295,7 +295,7 @@ def test_no_vram_for_the_worker():
         result = machine.write(demo.pid, 'freeze')
         check(result in ('ok', 'ENOMEM', 'EIO', 'ENODEV'), result)
         check_reached(machine, demo, 'freeze', result, 'no room for the context')
-        vmm.settle(machine, demo)
+        vmm.recover(machine, demo)
 
 
 def test_vram_taken_meanwhile():

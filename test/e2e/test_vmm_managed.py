@@ -249,7 +249,7 @@ def test_driver_fails_on_the_way_back():
         equal(writers.hear(0.2), b'')
         machine.faults(f'cuMemcpyHtoD {WRITES} nth=1 error=CUDA_ERROR_UNKNOWN',
                        'cuCheckpointProcessCheckpoint error=CUDA_ERROR_UNKNOWN')
-        # The way back lasts for as long as fs/engine/drive_control.c hopes for the driver.
+        # The way back lasts for as long as fs/engine/driver_control.c hopes for the driver.
         equal(machine.write(writers.pid, 'thaw timeout=300'), 'EIO')
         machine.faults()
         machine.must(writers.pid, 'thaw')

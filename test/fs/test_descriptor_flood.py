@@ -16,7 +16,7 @@ import harness
 import library
 import vmm
 from harness import BUILD, NOBODY, SLOW, Skip, check, equal, is_root, needs_cuda, read_file, wait_for
-from library import HAND_OVER, HEADER, LIST, MAGIC, REGISTER, SETTLE, VERSION
+from library import FINISH, HAND_OVER, HEADER, LIST, MAGIC, REGISTER, VERSION
 
 BOUND_SEC = 15 * SLOW
 SPENT_USER_MAX = 2  # fs/helper/receiver.c: for receiving, and as many for closing
@@ -371,8 +371,8 @@ def test_handles():
     lie(HAND_OVER, HANDLES)
 
 
-def test_settle():
-    lie(SETTLE, 0)
+def test_finish():
+    lie(FINISH, 0)
 
 
 if __name__ == '__main__':

@@ -9,7 +9,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 from harness import MIB, NOBODY, Machine, Skip, check, equal, same_for_both, wait_for
-from test_folder import WAYS, error_of, fill, frozen_demo, goes_on, remove_all, room, same
+from test_subtree import WAYS, error_of, fill, frozen_demo, goes_on, remove_all, room, same
 
 
 def as_nobody(script, *arguments):

@@ -259,7 +259,7 @@ def test_deadline_in_the_driver():
         equal(machine.write(demo.pid, 'thaw'), 'EBUSY')
         events.wait('state freezing running')
         events.close()
-        harness.wait_for(lambda: machine.status(demo.pid)['control_pending'] == 'no', 'settled')
+        harness.wait_for(lambda: machine.status(demo.pid)['control_pending'] == 'no', 'the roll-back to end')
         demo.wait_ticks()
         machine.faults()
         machine.must(demo.pid, 'freeze')

@@ -37,7 +37,7 @@
 #include "fs/job/operation.h"
 #include "fs/job/sampler.h"
 #include "fs/process/gpus.h"
-#include "fs/process/link.h"
+#include "fs/process/library.h"
 #include "fs/process/process.h"
 #include "fs/process/registry.h"
 #include "fs/store/store.h"
@@ -50,8 +50,8 @@
 /* Deadline of a verb on the liar, and how much later the answer may come on a busy machine. */
 #define TIMEOUT_USEC (300 * GCR_USEC_PER_MSEC)
 #define LATE_USEC    (4 * GCR_USEC_PER_SEC)
-/* Time for everything to settle after the liar's death. */
-#define SETTLE_USEC  (15 * GCR_USEC_PER_SEC)
+/* Time for everything to come to rest after the liar's death. */
+#define QUIET_USEC   (15 * GCR_USEC_PER_SEC)
 
 static struct gcr_daemon served = {.runtime_fd = -1, .only_uid = (uid_t)-1};
 static char directory[64];
@@ -129,7 +129,7 @@ static struct gcr_process *wait_registered(pid_t pid)
 		struct gcr_process *process = find(pid);
 		struct gcr_page_facts facts;
 
-		if (process && !gcr_link_facts(process, &facts))
+		if (process && !gcr_library_facts(process, &facts))
 			return process;
 		gcr_process_unref(process);
 		CHECK(gcr_clock_usec() < until_usec);
@@ -209,7 +209,7 @@ static bool has_task(struct gcr_process *process)
 
 static void wait_no_task(struct gcr_process *process)
 {
-	int64_t until_usec = gcr_clock_usec() + SETTLE_USEC;
+	int64_t until_usec = gcr_clock_usec() + QUIET_USEC;
 
 	while (has_task(process)) {
 		CHECK(gcr_clock_usec() < until_usec);
@@ -241,7 +241,7 @@ static size_t count_files(const char *name)
 /* Threads of the daemon may finish their work a moment later, so the check retries. */
 static void check_nothing_left(size_t descriptors)
 {
-	int64_t until_usec = gcr_clock_usec() + SETTLE_USEC;
+	int64_t until_usec = gcr_clock_usec() + QUIET_USEC;
 	size_t now;
 
 	while ((now = count_entries("/proc/self/fd")) > descriptors || count_files("processes")) {
@@ -288,9 +288,9 @@ static size_t prepare(void)
 	atexit(unmount);
 	honest_process = wait_registered(honest->pid);
 	begin(honest_process, GCR_VERB_FREEZE, false, 0, &wait);
-	CHECK(!end(&wait, SETTLE_USEC));
+	CHECK(!end(&wait, QUIET_USEC));
 	begin(honest_process, GCR_VERB_THAW, false, 0, &wait);
-	CHECK(!end(&wait, SETTLE_USEC));
+	CHECK(!end(&wait, QUIET_USEC));
 	wait_no_task(honest_process);
 	count = count_entries("/proc/self/fd");
 	/*
@@ -321,7 +321,7 @@ static void do_verb(struct gcr_process *process, unsigned int which, unsigned in
 		number = end(&its, TIMEOUT_USEC + LATE_USEC);
 		CHECK(number >= 0 && number < 4096);
 	}
-	number = end(&honests, SETTLE_USEC);
+	number = end(&honests, QUIET_USEC);
 	if (number)
 		fprintf(stderr, "the honest program: %s\n", strerrorname_np(number));
 	CHECK(!number);
@@ -347,7 +347,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		do_verb(process, data[1] >> 2 * i & 3, i);
 	if (verbs % 2) {
 		begin(honest_process, GCR_VERB_THAW, false, 0, &wait);
-		CHECK(!end(&wait, SETTLE_USEC));
+		CHECK(!end(&wait, QUIET_USEC));
 	}
 	wait_no_task(honest_process);
 	CHECK(peer_program_is_right(honest));

@@ -298,7 +298,7 @@ static void answer_honestly(struct peer_program *program, struct gcr_message *me
 		answer->result.error = receive(program, message);
 		phase = program->phase;
 		break;
-	case GCR_MESSAGE_SETTLE:
+	case GCR_MESSAGE_FINISH:
 		phase = GCR_PRELOAD_GATED;
 		break;
 	case GCR_MESSAGE_LET_GO:

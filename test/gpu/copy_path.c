@@ -638,7 +638,7 @@ static void part_pinned(void)
 		gcr_extent_name(&memory.extents[i], name);
 		gcr_pins_add(gpu.pins, openat(memory.directory, name, O_RDWR | O_CLOEXEC));
 	}
-	while (!gcr_pins_settled(gpu.pins))
+	while (!gcr_pins_are_done(gpu.pins))
 		usleep(1000);
 	printf("pinned: registered in %.3f s\n", now() - start);
 	for (size_t i = 0; i < sizeof(in_flight) / sizeof(*in_flight); i++) {

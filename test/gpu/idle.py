@@ -136,7 +136,7 @@ class IdleParts:
         self.daemon.kill()
         self.daemon.start()
         for model, its in zip(models, hashes):
-            self.results.need(self.daemon.settled(model.pid) == "frozen",
+            self.results.need(self.daemon.final_state(model.pid) == "frozen",
                               f"{model.name} is frozen for the daemon after one that was killed")
             self.results.check(self.hash_files(model) == its,
                                f"{model.name}: its files read as before")

@@ -479,12 +479,12 @@ class Daemon:
         """(errno, seconds) of a verb, written as a user would."""
         return finish_verb(self.begin(name, verb), timeout)
 
-    def settled(self, pid, timeout=120):
+    def final_state(self, pid, timeout=120):
         """The state, once no verb is under way."""
-        def settled():
+        def found():
             state = self.state(pid)
             return state if state not in ("freezing", "thawing") else None
-        return wait_until(settled, timeout, f"{pid} settles")
+        return wait_until(found, timeout, f"the end of the verb of {pid}")
 
 
 def finish_verb(task, timeout=120):

@@ -368,7 +368,7 @@ class Suite(FastParts, DumpParts, EndingParts, AmdParts, IdleParts, ProbeParts, 
             writer.send_signal(signal.SIGINT)
             writer.wait(60)
             seconds = time.monotonic() - started
-            state = self.daemon.settled(demo.pid)
+            state = self.daemon.final_state(demo.pid)
             self.results.check(not ended_before and state == "running", name,
                                f"status {writer.returncode} after {seconds:.2f} s, {state}; "
                                + self.error_text(demo))
@@ -400,7 +400,7 @@ class Suite(FastParts, DumpParts, EndingParts, AmdParts, IdleParts, ProbeParts, 
             except ProcessLookupError:
                 pass
         number, seconds = finish_verb(task)
-        state = self.daemon.settled(demo.pid)
+        state = self.daemon.final_state(demo.pid)
         good = number in (0, errno.EIO) and state in ("running", "frozen") \
             and (number or state == goal)
         self.results.need(good and self.behaves(demo, state),
@@ -429,7 +429,7 @@ class Suite(FastParts, DumpParts, EndingParts, AmdParts, IdleParts, ProbeParts, 
         for successor in range(1, self.sizes.successors + 1):
             self.daemon.kill()
             self.daemon.start()
-            state = self.daemon.settled(demo.pid)
+            state = self.daemon.final_state(demo.pid)
             if state != "frozen":
                 self.results.need(False, f"successor {successor} finds it frozen", str(state))
         self.results.check(True, f"{self.sizes.successors} daemons in turn find it frozen")
@@ -437,7 +437,7 @@ class Suite(FastParts, DumpParts, EndingParts, AmdParts, IdleParts, ProbeParts, 
         self.check_goes_on(demo)
 
     def bring(self, demo, verb, goal):
-        if self.daemon.settled(demo.pid) != goal:
+        if self.daemon.final_state(demo.pid) != goal:
             self.need_verb(demo, verb)
 
     def kill_daemon(self, demo, verb, milliseconds):
@@ -450,7 +450,7 @@ class Suite(FastParts, DumpParts, EndingParts, AmdParts, IdleParts, ProbeParts, 
         number, seconds = finish_verb(task)
         self.daemon.start()
         ready = time.monotonic() - task.started
-        state = self.daemon.settled(demo.pid)
+        state = self.daemon.final_state(demo.pid)
         self.results.need(state in ("running", "frozen") and self.behaves(demo, state),
                           f"daemon killed {milliseconds} ms into a {verb}",
                           f"writer: {errno_name(number)} after {seconds:.3f} s; the next one "

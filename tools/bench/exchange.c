@@ -24,7 +24,7 @@
 #define BYTES_PER_USEC 50 /* minimum speed of a verb, for its time limit */
 #define READY_USEC     (60 * GCR_USEC_PER_SEC)
 #define LOOK_USEC      (100 * GCR_USEC_PER_MSEC)
-#define SETTLE_USEC    (2 * GCR_USEC_PER_SEC) /* delay until a change appears in `pinned` */
+#define PINNED_USEC    (2 * GCR_USEC_PER_SEC) /* delay until a change appears in `pinned` */
 
 struct exchanging {
 	struct bench *bench;
@@ -55,7 +55,7 @@ static void wait_until_ready(struct exchanging *exchanging)
 	int64_t until_usec = gcr_clock_usec() + READY_USEC;
 	char value[8];
 
-	if (exchanging->bench->options.hip || bench_pause(SETTLE_USEC) < 0)
+	if (exchanging->bench->options.hip || bench_pause(PINNED_USEC) < 0)
 		return;
 	for (unsigned int i = 0; i < 2; i++)
 		while (!bench_mount_read(&exchanging->mount, exchanging->subjects[i].pid, "status",

@@ -418,7 +418,7 @@ static int freeze_and_thaw(struct run *run, unsigned int number, struct gcr_erro
  * Restores the conditions of this run for the next one: the store is empty, the program's VRAM is
  * free.
  */
-static void settle(const struct run *run)
+static void restore_conditions(const struct run *run)
 {
 	int64_t until_usec = gcr_clock_usec() + HELPERS_USEC;
 	struct bench_vram vram;
@@ -463,7 +463,7 @@ int bench_run(struct bench *bench, struct bench_row *row, const struct bench_mou
 			result = freeze_and_thaw(&run, number, &error);
 		bench_child_end(&run.peer);
 		bench_subject_end(&run.subject);
-		settle(&run);
+		restore_conditions(&run);
 	}
 	if (!result) {
 		bench_series_add(&row->freeze_usec, run.freeze_usec);

@@ -546,13 +546,13 @@ static bool is_fit(struct look *look, struct wanter *wanter)
 	return short_gpu(look, wanter) < 0;
 }
 
-static bool settles(struct look *look, const struct wanter *wanter)
+static bool waits_for_figures(struct look *look, const struct wanter *wanter)
 {
 	int64_t until_usec = 0;
 
 	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++)
-		if (wanter->gpus & 1u << gpu && look->policy->settle_usec[gpu] > until_usec)
-			until_usec = look->policy->settle_usec[gpu];
+		if (wanter->gpus & 1u << gpu && look->policy->figures_usec[gpu] > until_usec)
+			until_usec = look->policy->figures_usec[gpu];
 	if (until_usec <= look->now_usec)
 		return false;
 	note(wanter, SWAP_WHY_FIGURES, 0, until_usec);
@@ -581,7 +581,7 @@ static void find_place(struct look *look, struct wanter *wanter)
 			thaw(look, wanter);
 	} else if (is_fitting) {
 		thaw(look, wanter);
-	} else if (!settles(look, wanter)) {
+	} else if (!waits_for_figures(look, wanter)) {
 		if (memory->was_short)
 			learn_shortage(look, wanter);
 		thaw_or_make_room(look, wanter);

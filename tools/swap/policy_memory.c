@@ -11,7 +11,7 @@
 #include "lib/clock.h"
 #include "tools/swap/policy_private.h"
 
-#define SETTLE_USEC	 (150 * GCR_USEC_PER_MSEC) /* maximum age of figures */
+#define FIGURES_USEC	 (150 * GCR_USEC_PER_MSEC) /* maximum age of figures */
 #define CONFIRM_USEC	 (500 * GCR_USEC_PER_MSEC) /* after this delay the figures are reliable */
 #define BUSY_USEC	 (1 * GCR_USEC_PER_SEC)
 #define FAILED_USEC	 (5 * GCR_USEC_PER_SEC)
@@ -68,11 +68,11 @@ static int add_memory(struct swap_policy *policy, const struct swap_process *pro
 	return 0;
 }
 
-static void settle(struct swap_policy *policy, uint32_t gpus, int64_t now_usec)
+static void wait_for_figures(struct swap_policy *policy, uint32_t gpus, int64_t now_usec)
 {
 	for (unsigned int gpu = 0; gpu < SWAP_GPUS_MAX; gpu++)
 		if (gpus & 1u << gpu)
-			policy->settle_usec[gpu] = now_usec + SETTLE_USEC;
+			policy->figures_usec[gpu] = now_usec + FIGURES_USEC;
 }
 
 static void remember(struct look *look, const struct swap_process *process, struct memory *memory)
@@ -87,7 +87,7 @@ static void remember(struct look *look, const struct swap_process *process, stru
 	if (!memory->is_known || memory->state_since != process->state_since) {
 		memory->since_usec = policy->is_first ? INT64_MIN / 2 : look->now_usec;
 		if (memory->is_known)
-			settle(policy, process->gpus, look->now_usec);
+			wait_for_figures(policy, process->gpus, look->now_usec);
 	}
 	memory->is_known = true;
 	memory->is_seen = true;
@@ -182,7 +182,7 @@ bool swap_policy_ended(struct swap_policy *policy, int pid, int number, int64_t 
 		return false;
 	action = memory->action;
 	memory->action = (struct swap_action){0};
-	settle(policy, SWAP_ALL_GPUS, now_usec);
+	wait_for_figures(policy, SWAP_ALL_GPUS, now_usec);
 	if (!number) {
 		succeeded(memory, action.verb);
 		return false;

@@ -42,7 +42,7 @@ struct swap_policy {
 	struct memory *memories;
 	size_t count, room;
 	bool is_first;
-	int64_t settle_usec[SWAP_GPUS_MAX];
+	int64_t figures_usec[SWAP_GPUS_MAX];
 };
 
 /* The state of one decision in progress. */

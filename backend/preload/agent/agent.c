@@ -409,7 +409,7 @@ static int receive(const struct gcr_message *message, struct answer *answer)
 	return gcr_memory_receive(range.first, range.count, agent.message.fds, &answer->error);
 }
 
-static int settle(const struct gcr_message *message, struct answer *answer)
+static int finish(const struct gcr_message *message, struct answer *answer)
 {
 	int r;
 
@@ -483,7 +483,7 @@ static const struct request {
 	{GCR_MESSAGE_TAKE_BACK, IN(HELD) | IN(HANDED), IN(GATED), 0, handle_take_back},
 	{GCR_MESSAGE_RECEIVE, IN(OUT) | IN(INCOMING), 0, sizeof(struct gcr_range), receive},
 	/* OUT: a program without device memory receives nothing. */
-	{GCR_MESSAGE_SETTLE, IN(OUT) | IN(INCOMING), IN(GATED), 0, settle},
+	{GCR_MESSAGE_FINISH, IN(OUT) | IN(INCOMING), IN(GATED), 0, finish},
 	{GCR_MESSAGE_LET_GO, IN(INCOMING), IN(OUT), 0, let_go},
 	/* RUNNING: the program was frozen by the driver alone. */
 	{GCR_MESSAGE_PARK, IN(OUT) | IN(RUNNING), 0, sizeof(struct gcr_park), park},
@@ -519,7 +519,7 @@ static int handle(const struct gcr_message *message, struct answer *answer)
 				     "request %u makes no sense now: the memory is %s",
 				     message->header.type, phase_name(agent.phase));
 	if (request->type != GCR_MESSAGE_PREPARE && request->type != GCR_MESSAGE_TAKE_BACK &&
-	    request->type != GCR_MESSAGE_SETTLE)
+	    request->type != GCR_MESSAGE_FINISH)
 		gcr_managed_unprepare();
 	return request->handle(message, answer);
 }

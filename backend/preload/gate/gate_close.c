@@ -117,7 +117,8 @@ static int say_inside(int r, struct gcr_error *error)
  * when a capture is open: a thread that is inside may wait for others, which must pass the gate to
  * end it.
  */
-static int settle(struct patience *patience, bool despite_captures, struct gcr_error *error)
+static int close_and_drain(struct patience *patience, bool despite_captures,
+			   struct gcr_error *error)
 {
 	uint32_t inside, tid;
 	int r;
@@ -131,7 +132,7 @@ static int settle(struct patience *patience, bool despite_captures, struct gcr_e
 			if (r < 0)
 				return say_inside(r, error);
 		}
-		set_level(GCR_GATE_LEVEL_SETTLED);
+		set_level(GCR_GATE_LEVEL_DRAINED);
 		r = gcr_threads_fence();
 		if (r < 0) {
 			gcr_gate_open();
@@ -155,7 +156,7 @@ static int verify_captures(const struct patience *patience, struct gcr_error *er
 		.deadline_usec = gcr_clock_usec() + VERIFY_USEC,
 		.wake_fd = patience->wake_fd,
 	};
-	int r = settle(&brief, true, error);
+	int r = close_and_drain(&brief, true, error);
 
 	if (r == 0)
 		gcr_captures_verify();
@@ -204,7 +205,7 @@ static int close_between_captures(struct patience *patience, struct gcr_error *e
 	do {
 		r = wait_for_captures(patience, error);
 		if (r == 0)
-			r = settle(patience, false, error);
+			r = close_and_drain(patience, false, error);
 	} while (r == 0 && gcr_captures_open());
 	return r;
 }

@@ -448,9 +448,9 @@ static bool enter(enum gcr_entry entry, bool *ret_wants)
 	if (gcr_preload_is_copy())
 		gcr_preload_forget();
 	if (is_inside()) {
-		while (get_level() == GCR_GATE_LEVEL_SETTLED && !gcr_thread.exempt) {
+		while (get_level() == GCR_GATE_LEVEL_DRAINED && !gcr_thread.exempt) {
 			*ret_wants = *ret_wants || start_wanting(entry);
-			wait_at(GCR_GATE_LEVEL_SETTLED);
+			wait_at(GCR_GATE_LEVEL_DRAINED);
 		}
 		return false;
 	}

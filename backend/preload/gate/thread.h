@@ -29,14 +29,14 @@ extern _Thread_local struct gcr_thread gcr_thread __attribute__((tls_model("init
 /*
  * Threads that wait at the gate sleep on this variable (futex(2)). A closing gate still lets
  * through, and counts as inside, threads that may be the driver's: the work that must end may
- * depend on them. When no thread was seen inside, the gate is settled: then not even a nested call
+ * depend on them. When no thread was seen inside, the gate is drained: then not even a nested call
  * gets through. Its outer call is then only just entering, and was interrupted by a signal handler.
  */
 enum gcr_gate_level {
 	GCR_GATE_LEVEL_OPEN = 0,
 	GCR_GATE_LEVEL_CLOSING = 1,
 	GCR_GATE_LEVEL_CLOSED = 2,
-	GCR_GATE_LEVEL_SETTLED = 3,
+	GCR_GATE_LEVEL_DRAINED = 3,
 };
 extern uint32_t gcr_gate_closed; /* enum gcr_gate_level */
 

@@ -19,7 +19,7 @@ ssize_t gcr_managed_describe(struct gcr_extent *extents, size_t room);
 /*
  * Receives the files of extents [first, first + count) of the managed part of the table. Takes the
  * descriptors as gcr_memory_receive() does and keeps them, at high numbers, until the gate opens.
- * The daemon may send them again before TAKE_BACK and SETTLE. -EIO: the program has closed an
+ * The daemon may send them again before TAKE_BACK and FINISH. -EIO: the program has closed an
  * earlier file, and the new one lacks what the program's threads wrote into that.
  */
 int gcr_managed_files(size_t first, size_t count, int *fds, struct gcr_error *error);

@@ -42,7 +42,7 @@ static void check_everywhere(int fd)
 	close(fd);
 }
 
-/* Many threads copy one file: it is still the file of one folder, whose holes may be filled. */
+/* Many threads copy one file: it is still the file of one subtree, whose holes may be filled. */
 static void test_copied_back_by_threads(void)
 {
 	struct gcr_snapshot *snapshot;

@@ -23,13 +23,13 @@ CONTRACT = ('gpucrfs-amd.7', 'gpucrfs-dump.7', 'gpucrfs-engines.7', 'gpucrfs-met
             'gpucrfs-snapshot.5', 'gpucrfs-status.5', 'gpucrfs-verbs.7')
 
 # Where verbs are carried out.
-ENGINES = ('fs/engine/drive.c', 'fs/engine/drive_control.c', 'fs/engine/engine_driver.c',
+ENGINES = ('fs/engine/driver_session.c', 'fs/engine/driver_control.c', 'fs/engine/engine_driver.c',
            'fs/engine/engine_none.c', 'fs/engine/engine_vmm.c', 'fs/engine/vmm_freeze.c',
            'fs/engine/vmm_recover.c', 'fs/engine/vmm_thaw.c')
 DUMP = ('fs/image/dump.c', 'fs/image/dump_criu.c', 'fs/image/dump_owner.c', 'fs/image/dump_metadata.c',
         'fs/image/dump_tree.c', 'fs/engine/park.c')
 # What tasks themselves do, whatever the engine.
-TASK = ('fs/engine/exchange.c', 'fs/job/exchange_run.c', 'fs/job/operation.c',
+TASK = ('fs/engine/swap.c', 'fs/job/swap_run.c', 'fs/job/operation.c',
         'fs/job/operation_task.c', 'fs/verb/packing_undo.c', 'fs/verb/task.c')
 RESTORE = ('fs/image/restore.c', 'fs/image/restore_check.c', 'fs/image/restore_gpus.c',
            'fs/image/restore_supply.c', 'fs/image/restore_tree.c')
@@ -168,7 +168,7 @@ def check_files(abi):
 
 def check_errors(abi):
     code = set()
-    for path in ('fs/process/children.c', 'fs/mount/control.c', 'fs/verb/ctl.c', 'fs/engine/drive_memory.c', 'fs/job/operation.c',
+    for path in ('fs/process/children.c', 'fs/mount/control.c', 'fs/verb/ctl.c', 'fs/engine/driver_memory.c', 'fs/job/operation.c',
                  'fs/store/pack_work.c', 'fs/verb/packing.c',
                  *ENGINES, *DUMP, *RESTORE, 'fs/image/place.c', 'fs/mount/session.c', 'fs/store/store.c',
                  'backend/cuda/preflight.c', 'backend/look.c', 'backend/rocm/preflight.c',

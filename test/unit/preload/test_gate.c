@@ -426,9 +426,9 @@ static void *pass_on_way_in(void *argument)
 	return NULL;
 }
 
-static _Atomic(bool) is_settled;
+static _Atomic(bool) is_drained;
 
-static void *pass_when_settled(void *argument)
+static void *pass_when_drained(void *argument)
 {
 	CHECK(cuStreamQuery(NULL) == CUDA_SUCCESS);
 	atomic_store(&is_inside, true);
@@ -436,7 +436,7 @@ static void *pass_when_settled(void *argument)
 	 * The closed level alone is not enough: the gate sets it before the last check for threads
 	 * inside.
 	 */
-	while (!atomic_load(&is_settled))
+	while (!atomic_load(&is_drained))
 		sched_yield();
 	set_inside(1 + GCR_ENTRY_cuStreamQuery);
 	pass(NULL);
@@ -451,10 +451,10 @@ static void test_signal_on_way_in(void)
 	use_gpu();
 	atomic_store(&gcr_reals[GCR_ENTRY_cuStreamQuery], (void *)quick_query);
 	/* A thread that the closing has not seen inside waits at the gate. */
-	thread = start(pass_when_settled, NULL);
+	thread = start(pass_when_drained, NULL);
 	wait_until(inside_now);
 	CLOSES();
-	atomic_store(&is_settled, true);
+	atomic_store(&is_drained, true);
 	wait_until(waits_at_gate);
 	CHECK(!atomic_load(&passed));
 	gcr_gate_open();

@@ -31,7 +31,7 @@ static void test_closed(void)
 
 	use_gpu();
 	CLOSES();
-	CHECK(level() == GCR_GATE_LEVEL_SETTLED);
+	CHECK(level() == GCR_GATE_LEVEL_DRAINED);
 	atomic_store(&gcr_reals[GCR_ENTRY_cuStreamQuery], (void *)quick_query);
 	thread = start(pass_by_name, cuda_name);
 	wait_until(waits_at_gate);
@@ -50,7 +50,7 @@ static uint32_t *keep_busy(void)
 
 	spin(flag, stream);
 	expect_timeout("GPU 0 has not finished its work");
-	CHECK(level() == GCR_GATE_LEVEL_SETTLED);
+	CHECK(level() == GCR_GATE_LEVEL_DRAINED);
 	return flag;
 }
 
@@ -105,7 +105,7 @@ static void test_counted(void)
 	expect_timeout("cuStreamQuery has not returned");
 	atomic_store(&may_return, true);
 	CLOSES();
-	CHECK(level() == GCR_GATE_LEVEL_SETTLED);
+	CHECK(level() == GCR_GATE_LEVEL_DRAINED);
 	gcr_gate_open();
 	end(thread);
 }
@@ -144,7 +144,7 @@ static void test_late_work(void)
 	thread = start(pass_by_name, cuda_name);
 	wait_until(inside_now);
 	CLOSES();
-	CHECK(atomic_load(&called_back) == 1 && level() == GCR_GATE_LEVEL_SETTLED);
+	CHECK(atomic_load(&called_back) == 1 && level() == GCR_GATE_LEVEL_DRAINED);
 	gcr_gate_open();
 	end(thread);
 	CHECK(cuCtxSynchronize() == CUDA_SUCCESS);

@@ -514,7 +514,7 @@ static void test_park(void)
 	fd = accept_in(listener, GCR_PRELOAD_OUT, generation, &page);
 	CHECK(gcr_clock_usec() - begun_usec >= 700 * GCR_USEC_PER_MSEC && !is_parked(page));
 
-	CHECK(ask(fd, GCR_MESSAGE_SETTLE, NULL, 0) == 0);
+	CHECK(ask(fd, GCR_MESSAGE_FINISH, NULL, 0) == 0);
 	CHECK(ask(fd, GCR_MESSAGE_GATE_OPEN, NULL, 0) == 0);
 	CHECK(kill(pid, SIGTERM) == 0 && waitpid(pid, &status, 0) == pid);
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);

@@ -13,20 +13,20 @@
  * daemon. The file stays open if @ret_file is not NULL.
  */
 UNSEEN static inline void *map_outside(struct gcr_snapshot *snapshot,
-				       struct gcr_folder_file **ret_file)
+				       struct gcr_subtree_file **ret_file)
 {
 	uint64_t bytes = gcr_snapshot_extent(snapshot, 0)->bytes;
 	_cleanup_close_ int fd = gcr_snapshot_open_file(snapshot, 0, false);
-	struct gcr_folder_file *file;
+	struct gcr_subtree_file *file;
 	void *map;
 
-	CHECK(fd >= 0 && !open_outside(snapshot, 0, O_RDONLY, &file) && gcr_folder_pass(file));
+	CHECK(fd >= 0 && !open_outside(snapshot, 0, O_RDONLY, &file) && gcr_subtree_pass(file));
 	map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
 	CHECK(map != MAP_FAILED);
 	if (ret_file)
 		*ret_file = file;
 	else
-		gcr_folder_close(file);
+		gcr_subtree_close(file);
 	return map;
 }
 
@@ -49,15 +49,15 @@ UNSEEN static inline bool has_bytes(const uint64_t *map, uint64_t bytes)
 	return !status;
 }
 
-/* Makes a settled snapshot of one file that holds the pattern with seed 7. */
-UNSEEN static inline struct gcr_snapshot *create_settled(uint64_t bytes)
+/* Makes a finished snapshot of one file that holds the pattern with seed 7. */
+UNSEEN static inline struct gcr_snapshot *create_finished(uint64_t bytes)
 {
 	struct gcr_snapshot *snapshot;
 	struct gcr_error error;
 
 	CHECK(!try_create(1, bytes, &snapshot, &error));
 	write_pattern(snapshot, 0, 7);
-	gcr_snapshot_settle(snapshot);
+	gcr_snapshot_finish(snapshot);
 	return snapshot;
 }
 
@@ -73,11 +73,11 @@ UNSEEN static inline uint64_t memory_of(struct gcr_snapshot *snapshot)
 /* Punches a hole into the file's first @bytes, as a user does. */
 UNSEEN static inline void punch(struct gcr_snapshot *snapshot, uint64_t bytes)
 {
-	struct gcr_folder_file *file = NULL;
+	struct gcr_subtree_file *file = NULL;
 
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
-	CHECK(!gcr_folder_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes));
-	gcr_folder_close(file);
+	CHECK(!gcr_subtree_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes));
+	gcr_subtree_close(file);
 }
 
 #endif

@@ -6,7 +6,7 @@
 #ifndef GCR_TEST_PACK_H
 #define GCR_TEST_PACK_H
 
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "fs/pack/packs.h"
 #include "fs/store/store_private.h"
 #include "lib/digest.h"
@@ -47,7 +47,7 @@ static inline void add_chunks(struct gcr_packs *packs, const char *bytes, size_t
 /*
  * Packs one piece; returns the errors of the packing functions (-ENODATA, -EAGAIN, ...) unchanged.
  */
-static inline int pack_piece(struct gcr_packs *packs, struct gcr_folder_file *file, uint64_t piece)
+static inline int pack_piece(struct gcr_packs *packs, struct gcr_subtree_file *file, uint64_t piece)
 {
 	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
 	char *buffer = malloc(GCR_PACK_PIECE_BYTES);
@@ -56,10 +56,10 @@ static inline int pack_piece(struct gcr_packs *packs, struct gcr_folder_file *fi
 	int result;
 
 	CHECK(buffer);
-	result = gcr_folder_read_piece(file, piece, buffer, &size, &writes);
+	result = gcr_subtree_read_piece(file, piece, buffer, &size, &writes);
 	if (!result) {
 		add_chunks(packs, buffer, size, entries);
-		result = gcr_folder_pack_piece(file, piece, entries, writes);
+		result = gcr_subtree_pack_piece(file, piece, entries, writes);
 		if (result < 0)
 			gcr_packs_drop(packs, entries, GCR_PACK_PIECE_CHUNKS);
 	}
@@ -68,11 +68,11 @@ static inline int pack_piece(struct gcr_packs *packs, struct gcr_folder_file *fi
 }
 
 /* Packs every piece that has data; returns the number of pieces packed. */
-static inline uint64_t pack_all(struct gcr_packs *packs, struct gcr_folder_file *file)
+static inline uint64_t pack_all(struct gcr_packs *packs, struct gcr_subtree_file *file)
 {
 	uint64_t count = 0;
 
-	for (uint64_t piece = 0; piece < gcr_folder_pieces(file); piece++) {
+	for (uint64_t piece = 0; piece < gcr_subtree_pieces(file); piece++) {
 		int result = pack_piece(packs, file, piece);
 
 		CHECK(!result || result == -ENODATA);
@@ -89,12 +89,12 @@ static inline struct gcr_packs *begin_packing(struct gcr_snapshot *snapshot)
 		fprintf(stderr, "%s\n", error.words);
 		exit(1);
 	}
-	return gcr_folder_packs(gcr_snapshot_folder(snapshot));
+	return gcr_subtree_packs(gcr_snapshot_subtree(snapshot));
 }
 
-static inline struct gcr_folder_file *open_to_pack(struct gcr_snapshot *snapshot, size_t index)
+static inline struct gcr_subtree_file *open_to_pack(struct gcr_snapshot *snapshot, size_t index)
 {
-	struct gcr_folder_file *file;
+	struct gcr_subtree_file *file;
 
 	CHECK(!gcr_snapshot_open_to_pack(snapshot, index, &file));
 	return file;
@@ -137,16 +137,16 @@ static inline uint64_t sum_links(int fd)
 /* The accounted bytes must be those that the file system has in use. */
 static inline void check_account(struct gcr_snapshot *snapshot)
 {
-	struct gcr_folder *folder = gcr_snapshot_folder(snapshot);
-	int tables = gcr_folder_tables(folder);
+	struct gcr_subtree *subtree = gcr_snapshot_subtree(snapshot);
+	int tables = gcr_subtree_tables(subtree);
 	struct gcr_packs_figures packs;
 	uint64_t there = sum(gcr_snapshot_root(snapshot)) + (tables < 0 ? 0 : sum(tables));
 	int fd = openat(store->fd, GCR_PACKS_NAME, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	if (gcr_folder_resident_bytes(folder) != there)
+	if (gcr_subtree_resident_bytes(subtree) != there)
 		fprintf(stderr, "counted %" PRIu64 ", there %" PRIu64 "\n",
-			gcr_folder_resident_bytes(folder), there);
-	CHECK(gcr_folder_resident_bytes(folder) == there);
+			gcr_subtree_resident_bytes(subtree), there);
+	CHECK(gcr_subtree_resident_bytes(subtree) == there);
 	gcr_store_packs_figures(store, &packs);
 	CHECK(gcr_room_resident_bytes(store->packs_room) == packs.memory_bytes);
 	if (fd >= 0) {

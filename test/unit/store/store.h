@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/extent.h"
@@ -160,85 +160,85 @@ UNSEEN static inline void write_pattern(struct gcr_snapshot *snapshot, size_t in
 	munmap(map, bytes);
 }
 
-UNSEEN static inline bool has_pattern(struct gcr_folder_file *reader, uint64_t bytes,
+UNSEEN static inline bool has_pattern(struct gcr_subtree_file *reader, uint64_t bytes,
 				      unsigned char seed)
 {
 	bool is_right = true;
 
 	for (uint64_t at = 0; at < bytes && is_right;) {
-		struct gcr_folder_bytes piece;
+		struct gcr_subtree_bytes piece;
 		const uint64_t *words;
 
-		CHECK(!gcr_folder_read(reader, at, 100000, &piece));
+		CHECK(!gcr_subtree_read(reader, at, 100000, &piece));
 		CHECK(piece.size && piece.size <= 100000 && piece.size % sizeof(*words) == 0);
 		words = piece.bytes;
 		for (size_t i = 0; i < piece.size / sizeof(*words); i++, at += sizeof(*words))
 			is_right &= words[i] == pattern(at, seed);
-		gcr_folder_read_done(reader, &piece);
+		gcr_subtree_read_done(reader, &piece);
 	}
 	return is_right;
 }
 
 /* Opens file @index as a user does: by name, through lookups. */
 static inline int open_outside(struct gcr_snapshot *snapshot, size_t index, int flags,
-			       struct gcr_folder_file **ret_file)
+			       struct gcr_subtree_file **ret_file)
 {
-	struct gcr_folder *folder = gcr_snapshot_folder(snapshot);
-	struct gcr_folder_entry vram;
-	struct gcr_folder_entry file;
+	struct gcr_subtree *subtree = gcr_snapshot_subtree(snapshot);
+	struct gcr_subtree_entry vram;
+	struct gcr_subtree_entry file;
 	char name[GCR_EXTENT_NAME_BYTES];
 	int result;
 
 	gcr_extent_name(gcr_snapshot_extent(snapshot, index), name);
-	result = gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram);
+	result = gcr_subtree_lookup(subtree, GCR_SUBTREE_ROOT, "vram", &vram);
 	if (result < 0)
 		return result;
-	result = gcr_folder_lookup(folder, vram.item, name, &file);
+	result = gcr_subtree_lookup(subtree, vram.item, name, &file);
 	if (!result) {
-		result = gcr_folder_open(folder, file.item, flags, ret_file);
-		gcr_folder_forget(folder, file.item, 1);
+		result = gcr_subtree_open(subtree, file.item, flags, ret_file);
+		gcr_subtree_forget(subtree, file.item, 1);
 	}
-	gcr_folder_forget(folder, vram.item, 1);
+	gcr_subtree_forget(subtree, vram.item, 1);
 	return result;
 }
 
 /* Unlinks the name of file @index as a user does. */
 UNSEEN static inline void remove_file(struct gcr_snapshot *snapshot, size_t index)
 {
-	struct gcr_folder *folder = gcr_snapshot_folder(snapshot);
+	struct gcr_subtree *subtree = gcr_snapshot_subtree(snapshot);
 	char name[GCR_EXTENT_NAME_BYTES];
-	struct gcr_folder_entry vram;
+	struct gcr_subtree_entry vram;
 
 	gcr_extent_name(gcr_snapshot_extent(snapshot, index), name);
-	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
-	CHECK(!gcr_folder_remove(folder, vram.item, name, false));
-	gcr_folder_forget(folder, vram.item, 1);
+	CHECK(!gcr_subtree_lookup(subtree, GCR_SUBTREE_ROOT, "vram", &vram));
+	CHECK(!gcr_subtree_remove(subtree, vram.item, name, false));
+	gcr_subtree_forget(subtree, vram.item, 1);
 }
 
-static inline size_t read_size(struct gcr_folder_file *reader, uint64_t offset, size_t size)
+static inline size_t read_size(struct gcr_subtree_file *reader, uint64_t offset, size_t size)
 {
-	struct gcr_folder_bytes piece;
+	struct gcr_subtree_bytes piece;
 
-	CHECK(!gcr_folder_read(reader, offset, size, &piece));
+	CHECK(!gcr_subtree_read(reader, offset, size, &piece));
 	size = piece.size;
-	gcr_folder_read_done(reader, &piece);
+	gcr_subtree_read_done(reader, &piece);
 	return size;
 }
 
 static inline void check_pattern(struct gcr_snapshot *snapshot, size_t index, unsigned char seed)
 {
 	uint64_t bytes = gcr_snapshot_extent(snapshot, index)->bytes;
-	struct gcr_folder_file *reader;
+	struct gcr_subtree_file *reader;
 
 	CHECK(!open_outside(snapshot, index, O_RDONLY, &reader));
 	CHECK(has_pattern(reader, bytes, seed));
 	CHECK(read_size(reader, bytes, 1) == 0);
 	CHECK(read_size(reader, bytes + 5, 1) == 0);
 	CHECK(read_size(reader, bytes - 1, 10) == 1);
-	CHECK(gcr_folder_seek(reader, 0, SEEK_DATA) == 0);
-	CHECK(gcr_folder_seek(reader, 0, SEEK_HOLE) == (int64_t)bytes);
-	CHECK(gcr_folder_seek(reader, (int64_t)bytes, SEEK_DATA) == -ENXIO);
-	gcr_folder_close(reader);
+	CHECK(gcr_subtree_seek(reader, 0, SEEK_DATA) == 0);
+	CHECK(gcr_subtree_seek(reader, 0, SEEK_HOLE) == (int64_t)bytes);
+	CHECK(gcr_subtree_seek(reader, (int64_t)bytes, SEEK_DATA) == -ENXIO);
+	gcr_subtree_close(reader);
 }
 
 /* Bytes of memory that the files of the snapshot have allocated. */

@@ -148,7 +148,7 @@ static void test_write(void)
 	CHECK(seen.count == 1);
 	check_same(&seen.last, &record);
 
-	CHECK(gcr_record_end_exchange(directory_fd, record.pid, record.start_ticks) == 0);
+	CHECK(gcr_record_end_swap(directory_fd, record.pid, record.start_ticks) == 0);
 	record.swap_pid = record.frozen_for_pid = 0;
 	record.swap_start_ticks = record.frozen_for_start_ticks = 0;
 	seen = each();
@@ -157,7 +157,7 @@ static void test_write(void)
 
 	CHECK(gcr_record_remove(directory_fd, record.pid, record.start_ticks) == 0);
 	CHECK(gcr_record_remove(directory_fd, record.pid, record.start_ticks) == 0);
-	CHECK(gcr_record_end_exchange(directory_fd, record.pid, record.start_ticks) == 0);
+	CHECK(gcr_record_end_swap(directory_fd, record.pid, record.start_ticks) == 0);
 	CHECK(each().count == 0);
 	/* The spare has gone with the record. */
 	CHECK(unlinkat(directory_fd, "processes", AT_REMOVEDIR) == 0);

@@ -42,10 +42,10 @@ static void test_files(void)
 }
 
 /*
- * A settled snapshot is complete, with or without holes: later callers need not examine its files
+ * A finished snapshot is complete, with or without holes: later callers need not examine its files
  * again.
  */
-static void test_settled(void)
+static void test_finished(void)
 {
 	struct gcr_snapshot *snapshot;
 
@@ -53,7 +53,7 @@ static void test_settled(void)
 	snapshot = create(getpid(), GENERATION);
 	write_pattern(snapshot, 0, 1);
 	CHECK(figures().pending_bytes >= FILES_COST - sizes[0] && !snapshot->has_pages);
-	gcr_snapshot_settle(snapshot);
+	gcr_snapshot_finish(snapshot);
 	CHECK(!figures().pending_bytes && snapshot->has_pages);
 	CHECK(figures().used_bytes < COST);
 	gcr_snapshot_discard(snapshot);
@@ -136,7 +136,7 @@ static void test_room(void)
 	pthread_mutex_lock(&store->lock);
 	store->removing = false;
 	pthread_mutex_unlock(&store->lock);
-	gcr_room_settle(room, 62 * MIB, 0, 0);
+	gcr_room_recount(room, 62 * MIB, 0, 0);
 	gcr_room_destroy(room);
 	stop();
 }
@@ -208,7 +208,7 @@ static void test_full(void)
 {
 	struct gcr_snapshot *first;
 	struct gcr_snapshot *second;
-	struct gcr_folder_file *reader;
+	struct gcr_subtree_file *reader;
 	struct gcr_error error;
 
 	start_without_reserve(64 * MIB);
@@ -236,7 +236,7 @@ static void test_full(void)
 	wait_used(40 * MIB);
 	CHECK(try_create(2, 30 * MIB, &second, &error) == -ENOSPC);
 	CHECK(has_pattern(reader, 40 * MIB, 9));
-	gcr_folder_close(reader);
+	gcr_subtree_close(reader);
 	CHECK(figures().used_bytes == 0);
 	CHECK(open_outside(first, 0, O_RDONLY, &reader) == -ESTALE);
 	gcr_snapshot_unref(first);
@@ -375,7 +375,7 @@ static void test_all(void)
 {
 	test_refusals();
 	test_files();
-	test_settled();
+	test_finished();
 	test_populate_and_write();
 	test_populate_then_stop();
 	test_room();

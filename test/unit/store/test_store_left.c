@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-#include "fs/store/folder_private.h"
+#include "fs/store/subtree_private.h"
 #include "fs/store/record.h"
 #include "fs/store/store_private.h"
 #include "test/unit/store/store.h"
@@ -102,21 +102,21 @@ static void test_opened_as_it_is_dropped(void)
 	struct gcr_snapshot *snapshot, *again = NULL;
 	struct gcr_error error = {0};
 	pthread_t dropping, opening;
-	struct gcr_folder *folder;
+	struct gcr_subtree *subtree;
 
 	in_killed_daemon();
 	start(256 * MIB, 0);
 	CHECK(!gcr_snapshot_open(store, 4711, 77, GENERATION, &snapshot, &error));
-	folder = gcr_folder_ref(snapshot->folder);
-	CHECK(!gcr_folder_begin_change(folder, folder->epoch));
+	subtree = gcr_subtree_ref(snapshot->subtree);
+	CHECK(!gcr_subtree_begin_change(subtree, subtree->epoch));
 	CHECK(!pthread_create(&dropping, NULL, drop_reference, snapshot));
 	while (atomic_load(&snapshot->references))
 		usleep(1000);
 	CHECK(!pthread_create(&opening, NULL, open_again, &again));
 	usleep(50000 * TEST_SLOW);
-	gcr_folder_end_change(folder);
+	gcr_subtree_end_change(subtree);
 	CHECK(!pthread_join(dropping, NULL) && !pthread_join(opening, NULL));
-	gcr_folder_unref(folder);
+	gcr_subtree_unref(subtree);
 	check_pattern(again, 2, 42);
 	gcr_snapshot_discard(again);
 	gcr_store_sweep(store);
@@ -455,7 +455,7 @@ static void test_unfinished(void)
 static void test_closed_directories(void)
 {
 	static const mode_t modes[] = {0, 0111, 0222, 0444, 0555};
-	struct gcr_folder *folder;
+	struct gcr_subtree *subtree;
 	int place_fd;
 	char path[500];
 	char link[64];
@@ -464,9 +464,9 @@ static void test_closed_directories(void)
 
 	start(256 * MIB, 0);
 	CHECK(!gcr_store_make_place(store, "closed", geteuid(), getegid()));
-	CHECK(!gcr_store_open_place(store, "closed", NULL, &stat, &place_fd, &folder));
-	CHECK(!gcr_folder_resident_bytes(folder));
-	snprintf(link, sizeof(link), "/proc/self/fd/%d", folder->root_fd);
+	CHECK(!gcr_store_open_place(store, "closed", NULL, &stat, &place_fd, &subtree));
+	CHECK(!gcr_subtree_resident_bytes(subtree));
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", subtree->root_fd);
 	length = readlink(link, place, sizeof(place) - 1);
 	CHECK(length > 0);
 	place[length] = '\0';
@@ -476,22 +476,22 @@ static void test_closed_directories(void)
 	}
 	CHECK(!chmod(place, 0));
 	close(place_fd);
-	gcr_store_close_place(folder);
-	gcr_folder_unref(folder);
+	gcr_store_close_place(subtree);
+	gcr_subtree_unref(subtree);
 	stop();
 
 	start(256 * MIB, 0);
-	CHECK(!gcr_store_open_place(store, "closed", NULL, &stat, &place_fd, &folder));
-	CHECK(gcr_folder_resident_bytes(folder) >= GCR_ARRAY_SIZE(modes) * 4096);
-	CHECK(!fstat(folder->root_fd, &stat) && !(stat.st_mode & 0777));
+	CHECK(!gcr_store_open_place(store, "closed", NULL, &stat, &place_fd, &subtree));
+	CHECK(gcr_subtree_resident_bytes(subtree) >= GCR_ARRAY_SIZE(modes) * 4096);
+	CHECK(!fstat(subtree->root_fd, &stat) && !(stat.st_mode & 0777));
 	CHECK(!chmod(place, 0700));
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(modes); i++) {
 		snprintf(path, sizeof(path), "%s/%o", place, (unsigned int)modes[i]);
 		CHECK(!lstat(path, &stat) && (stat.st_mode & 0777) == modes[i]);
 	}
 	CHECK(!chmod(place, 0));
-	CHECK(!gcr_store_drop_place(store, "closed", 0, folder));
-	gcr_folder_unref(folder);
+	CHECK(!gcr_store_drop_place(store, "closed", 0, subtree));
+	gcr_subtree_unref(subtree);
 	wait_used(0);
 	stop();
 	CHECK(lstat(place, &stat) < 0);

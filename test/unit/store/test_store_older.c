@@ -37,7 +37,7 @@ static void test_grown_since(bool had_holes)
 {
 	uint64_t bytes = 8 * MIB;
 	_cleanup_free_ uint64_t *words = malloc(2 * bytes);
-	struct gcr_folder_file *file = NULL;
+	struct gcr_subtree_file *file = NULL;
 	struct gcr_snapshot *snapshot;
 	struct gcr_error error;
 	uint64_t *map;
@@ -46,22 +46,22 @@ static void test_grown_since(bool had_holes)
 	if (had_holes)
 		CHECK(!try_create(1, bytes, &snapshot, &error));
 	else
-		snapshot = create_settled(bytes);
+		snapshot = create_finished(bytes);
 	gcr_inodes_begin();
 	CHECK(words);
 	for (uint64_t at = 0; at < 2 * bytes; at += sizeof(*words))
 		words[at / sizeof(*words)] = pattern(at, 7);
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
-	CHECK(gcr_folder_write(file, words, 2 * bytes, 0) == (ssize_t)(2 * bytes));
-	gcr_folder_close(file);
+	CHECK(gcr_subtree_write(file, words, 2 * bytes, 0) == (ssize_t)(2 * bytes));
+	gcr_subtree_close(file);
 	{
 		_cleanup_close_ int fd = gcr_snapshot_open_file(snapshot, 0, false);
 
-		CHECK(!open_outside(snapshot, 0, O_RDONLY, &file) && gcr_folder_pass(file));
+		CHECK(!open_outside(snapshot, 0, O_RDONLY, &file) && gcr_subtree_pass(file));
 		map = mmap(NULL, 2 * bytes, PROT_READ, MAP_SHARED, fd, 0);
 		CHECK(fd >= 0 && map != MAP_FAILED);
 	}
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	remove_file(snapshot, 0);
 	CHECK(has_bytes(map, bytes) == !had_holes);
 	CHECK(!has_bytes(map, bytes + PAGE) && !has_bytes(map, 2 * bytes));
@@ -75,23 +75,23 @@ static void test_grown_since(bool had_holes)
 static void test_allocated_since(int mode, bool passes)
 {
 	uint64_t bytes = 8 * MIB;
-	struct gcr_folder_file *file = NULL;
+	struct gcr_subtree_file *file = NULL;
 	struct gcr_snapshot *snapshot;
 	_cleanup_close_ int fd = -1;
 	struct stat stat;
 	void *map;
 
 	start(256 * MIB, 0);
-	snapshot = create_settled(bytes);
+	snapshot = create_finished(bytes);
 	map = map_outside(snapshot, NULL);
 	fd = gcr_snapshot_open_file(snapshot, 0, false);
 	gcr_inodes_begin();
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
-	CHECK(!gcr_folder_allocate(file, mode, bytes, 64 * MIB));
-	gcr_folder_close(file);
+	CHECK(!gcr_subtree_allocate(file, mode, bytes, 64 * MIB));
+	gcr_subtree_close(file);
 	if (passes) {
-		CHECK(!open_outside(snapshot, 0, O_RDONLY, &file) && gcr_folder_pass(file));
-		gcr_folder_close(file);
+		CHECK(!open_outside(snapshot, 0, O_RDONLY, &file) && gcr_subtree_pass(file));
+		gcr_subtree_close(file);
 	}
 	CHECK(memory_of(snapshot) == bytes + 64 * MIB);
 	remove_file(snapshot, 0);
@@ -107,18 +107,18 @@ static void test_allocated_since(int mode, bool passes)
 static void test_emptied_since(void)
 {
 	uint64_t bytes = 8 * MIB;
-	struct gcr_folder_file *file = NULL;
+	struct gcr_subtree_file *file = NULL;
 	struct gcr_snapshot *snapshot;
 
 	start(256 * MIB, 0);
-	snapshot = create_settled(bytes);
+	snapshot = create_finished(bytes);
 	gcr_inodes_begin();
 	for (int again = 0; again < 2; again++) {
 		CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
-		CHECK(!gcr_folder_truncate(file, 0));
+		CHECK(!gcr_subtree_truncate(file, 0));
 		if (again)
-			CHECK(!gcr_folder_truncate(file, bytes));
-		gcr_folder_close(file);
+			CHECK(!gcr_subtree_truncate(file, bytes));
+		gcr_subtree_close(file);
 	}
 	CHECK(memory_of(snapshot) == bytes);
 	gcr_snapshot_discard(snapshot);
@@ -136,7 +136,7 @@ static void test_clock_set_back(void)
 
 	for (int is_set_back = 0; is_set_back < 2; is_set_back++) {
 		start(256 * MIB, 0);
-		gcr_snapshot_unref(create_settled(bytes));
+		gcr_snapshot_unref(create_finished(bytes));
 		stop();
 		atomic_store(&set_back_sec, is_set_back * 3600);
 		start(256 * MIB, 0);
@@ -161,7 +161,7 @@ static void test_punched_since(bool without_times)
 	struct gcr_snapshot *snapshot;
 
 	start(256 * MIB, 0);
-	snapshot = create_settled(bytes);
+	snapshot = create_finished(bytes);
 	gcr_inodes_begin();
 	atomic_store(&has_no_btime, without_times);
 	punch(snapshot, bytes);

@@ -3,7 +3,7 @@
  * The store with packed snapshots: how they are counted, how they survive a killed daemon, and that
  * nothing of them is left after their removal.
  */
-#include "fs/store/folder_private.h"
+#include "fs/store/subtree_private.h"
 
 #include <sys/resource.h>
 
@@ -22,7 +22,7 @@ static struct gcr_snapshot *create_full(pid_t pid, const char *generation)
 
 	for (size_t i = 0; i < COUNT; i++)
 		write_pattern(snapshot, i, (unsigned char)i);
-	gcr_snapshot_settle(snapshot);
+	gcr_snapshot_finish(snapshot);
 	return snapshot;
 }
 
@@ -31,10 +31,10 @@ static struct gcr_packs *pack_files(struct gcr_snapshot *snapshot)
 	struct gcr_packs *packs = begin_packing(snapshot);
 
 	for (size_t i = 0; i < PACKED; i++) {
-		struct gcr_folder_file *file = open_to_pack(snapshot, i);
+		struct gcr_subtree_file *file = open_to_pack(snapshot, i);
 
 		CHECK(pack_all(packs, file) == sizes[i] / PAGE);
-		gcr_folder_close(file);
+		gcr_subtree_close(file);
 	}
 	return packs;
 }
@@ -64,7 +64,7 @@ static void wait_removed(void)
 /* Packing reduces the used bytes, and unpacking increases them again. */
 static void test_account(void)
 {
-	struct gcr_folder_file *file;
+	struct gcr_subtree_file *file;
 	struct gcr_snapshot *snapshot;
 	struct gcr_digest_buffer *digests = NULL;
 	uint64_t before;
@@ -76,7 +76,7 @@ static void test_account(void)
 	before = figures().used_bytes;
 	pack_files(snapshot);
 	check_account(snapshot);
-	tables = sum(gcr_folder_tables(gcr_snapshot_folder(snapshot)));
+	tables = sum(gcr_subtree_tables(gcr_snapshot_subtree(snapshot)));
 	CHECK(packs_bytes() && tables);
 	/*
 	 * The unpacked rest, and the room for the metadata, which this test does not write, stay
@@ -85,9 +85,9 @@ static void test_account(void)
 	CHECK(figures().used_bytes <= before - 50 * MIB + packs_bytes() + tables);
 	check_files(snapshot);
 	file = open_to_pack(snapshot, 2);
-	for (uint64_t piece = 0; piece < gcr_folder_pieces(file); piece++)
-		CHECK(!gcr_folder_unpack_piece(file, piece));
-	gcr_folder_close(file);
+	for (uint64_t piece = 0; piece < gcr_subtree_pieces(file); piece++)
+		CHECK(!gcr_subtree_unpack_piece(file, piece));
+	gcr_subtree_close(file);
 	check_account(snapshot);
 	check_files(snapshot);
 	CHECK(figures().used_bytes >= 36 * MIB);
@@ -133,7 +133,7 @@ static void test_shared(void)
  */
 static void test_open_when_discarded(void)
 {
-	struct gcr_folder_file *file;
+	struct gcr_subtree_file *file;
 	struct gcr_snapshot *snapshot;
 
 	start(256 * MIB, 0);
@@ -143,7 +143,7 @@ static void test_open_when_discarded(void)
 	gcr_snapshot_discard(snapshot);
 	wait_removed();
 	CHECK(packs_bytes() && has_pattern(file, sizes[2], 2));
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	wait_used(0);
 	CHECK(!packs_bytes());
 	stop();
@@ -175,7 +175,7 @@ static void discard_two(struct gcr_snapshot *snapshot, struct gcr_snapshot *othe
  */
 static void test_open_by_other_name(void)
 {
-	struct gcr_folder_file *reader, *file;
+	struct gcr_subtree_file *reader, *file;
 	struct gcr_snapshot *snapshot, *other;
 	struct gcr_packs *packs;
 
@@ -187,19 +187,19 @@ static void test_open_by_other_name(void)
 	remove_file(other, 0);
 	CHECK(pack_piece(packs, file, 0) == -ETXTBSY);
 	CHECK(has_pattern(reader, sizes[2], 2));
-	gcr_folder_close(reader);
+	gcr_subtree_close(reader);
 	CHECK(!pack_piece(packs, file, 0));
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	discard_two(snapshot, other);
 }
 
 /*
- * The packing folder loses its own name of the file. The file still has a name in the other folder,
- * which has no table.
+ * The packing subtree loses its own name of the file. The file still has a name in the other
+ * subtree, which has no table.
  */
 static void test_own_name_removed(void)
 {
-	struct gcr_folder_file *reader, *file;
+	struct gcr_subtree_file *reader, *file;
 	struct gcr_snapshot *snapshot, *other;
 	struct gcr_packs *packs;
 
@@ -208,10 +208,10 @@ static void test_own_name_removed(void)
 	file = open_to_pack(snapshot, 2);
 	remove_file(snapshot, 2);
 	CHECK(pack_piece(packs, file, 0) == -EMLINK);
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	CHECK(!open_outside(other, 0, O_RDONLY, &reader));
 	CHECK(has_pattern(reader, sizes[2], 2));
-	gcr_folder_close(reader);
+	gcr_subtree_close(reader);
 	discard_two(snapshot, other);
 }
 
@@ -257,7 +257,7 @@ static struct gcr_snapshot *open_left(void)
 
 static void test_killed(void)
 {
-	struct gcr_folder_file *file;
+	struct gcr_subtree_file *file;
 	struct gcr_snapshot *snapshot;
 	struct gcr_pack_figures found;
 	uint64_t bytes;
@@ -267,7 +267,7 @@ static void test_killed(void)
 	bytes = packs_bytes();
 	CHECK(bytes && figures().used_bytes >= bytes);
 	snapshot = open_left();
-	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &found);
+	gcr_subtree_pack_figures(gcr_snapshot_subtree(snapshot), &found);
 	CHECK(found.packed_bytes == 50 * MIB);
 	/* Bytes that are both in the file and in chunks are the same. */
 	for (size_t i = 0; i < 3; i++)
@@ -275,17 +275,17 @@ static void test_killed(void)
 	check_account(snapshot);
 	file = open_to_pack(snapshot, 0);
 	check_account(snapshot);
-	CHECK(lseek(gcr_folder_file_fd(file), 0, SEEK_DATA) < 0);
+	CHECK(lseek(gcr_subtree_file_fd(file), 0, SEEK_DATA) < 0);
 	check_pattern(snapshot, 0, 0);
-	CHECK(pack_all(gcr_folder_packs(gcr_snapshot_folder(snapshot)), file) == 0);
-	gcr_folder_close(file);
+	CHECK(pack_all(gcr_subtree_packs(gcr_snapshot_subtree(snapshot)), file) == 0);
+	gcr_subtree_close(file);
 	/* Nothing is read beyond the end of the file, also after the end has been moved. */
 	CHECK(!open_outside(snapshot, 3, O_RDWR, &file));
 	CHECK(has_pattern(file, 2 * MIB, 3) && read_size(file, 2 * MIB, 1) == 0);
-	CHECK(!gcr_folder_truncate(file, 4 * MIB));
-	CHECK(gcr_folder_seek(file, 2 * MIB, SEEK_DATA) == -ENXIO);
+	CHECK(!gcr_subtree_truncate(file, 4 * MIB));
+	CHECK(gcr_subtree_seek(file, 2 * MIB, SEEK_DATA) == -ENXIO);
 	CHECK(packs_bytes() < bytes);
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	check_account(snapshot);
 	/* Open the same snapshot again, under the same daemon. */
 	gcr_snapshot_unref(snapshot);
@@ -429,8 +429,8 @@ static void test_unpack_of_nothing(void)
 	start(256 * MIB, 0);
 	snapshot = create_full(getpid(), GENERATION);
 	CHECK(!end_work(begin_work(snapshot, true), &error));
-	CHECK(!gcr_folder_is_touched(gcr_snapshot_folder(snapshot)));
-	CHECK(!gcr_folder_packs(gcr_snapshot_folder(snapshot)));
+	CHECK(!gcr_subtree_is_touched(gcr_snapshot_subtree(snapshot)));
+	CHECK(!gcr_subtree_packs(gcr_snapshot_subtree(snapshot)));
 	check_files(snapshot);
 	gcr_snapshot_discard(snapshot);
 	wait_used(0);
@@ -494,17 +494,17 @@ static void pack_many(struct gcr_snapshot *snapshot)
 	struct gcr_packs *packs = begin_packing(snapshot);
 
 	for (size_t i = 0; i < MANY; i++) {
-		struct gcr_folder_file *file;
+		struct gcr_subtree_file *file;
 		struct stat stat;
 
 		/* Count the pages as if the file had had them before. */
 		write_some(snapshot, i);
 		CHECK(!gcr_snapshot_stat(snapshot, i, &stat));
-		gcr_room_settle(gcr_snapshot_folder(snapshot)->room, 0, 0,
-				(uint64_t)stat.st_blocks * 512);
+		gcr_room_recount(gcr_snapshot_subtree(snapshot)->room, 0, 0,
+				 (uint64_t)stat.st_blocks * 512);
 		file = open_to_pack(snapshot, i);
 		CHECK(!pack_piece(packs, file, 0) && (i % 500 || count_tables() == 1));
-		gcr_folder_close(file);
+		gcr_subtree_close(file);
 	}
 }
 
@@ -513,30 +513,30 @@ static void check_many(struct gcr_snapshot *snapshot)
 	struct gcr_pack_figures found;
 
 	for (size_t i = 0; i < MANY; i++) {
-		struct gcr_folder_file *file;
+		struct gcr_subtree_file *file;
 
 		CHECK(!open_outside(snapshot, i, O_RDONLY, &file));
 		CHECK(has_pattern(file, WRITTEN, (unsigned char)i));
-		gcr_folder_close(file);
+		gcr_subtree_close(file);
 	}
-	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &found);
+	gcr_subtree_pack_figures(gcr_snapshot_subtree(snapshot), &found);
 	CHECK(found.pieces == MANY && found.packed_bytes == MANY * PAGE);
 }
 
 static void unpack_some(struct gcr_snapshot *snapshot)
 {
 	for (size_t i = 0; i < MANY; i += 100) {
-		struct gcr_folder_file *file = open_to_pack(snapshot, i);
-		struct gcr_folder_file *reader;
+		struct gcr_subtree_file *file = open_to_pack(snapshot, i);
+		struct gcr_subtree_file *reader;
 
-		CHECK(!gcr_folder_unpack_piece(file, 0));
-		gcr_folder_close(file);
+		CHECK(!gcr_subtree_unpack_piece(file, 0));
+		gcr_subtree_close(file);
 		CHECK(!open_outside(snapshot, i, O_RDONLY, &reader));
 		CHECK(has_pattern(reader, WRITTEN, (unsigned char)i));
-		gcr_folder_close(reader);
+		gcr_subtree_close(reader);
 		file = open_to_pack(snapshot, i);
-		CHECK(!pack_piece(gcr_folder_packs(gcr_snapshot_folder(snapshot)), file, 0));
-		gcr_folder_close(file);
+		CHECK(!pack_piece(gcr_subtree_packs(gcr_snapshot_subtree(snapshot)), file, 0));
+		gcr_subtree_close(file);
 	}
 }
 
@@ -583,7 +583,7 @@ static void remove_table(struct gcr_snapshot *snapshot, size_t index)
 
 	CHECK(!gcr_snapshot_stat(snapshot, index, &stat));
 	gcr_pack_table_name(stat.st_ino, name);
-	CHECK(!unlinkat(gcr_folder_tables(gcr_snapshot_folder(snapshot)), name, 0));
+	CHECK(!unlinkat(gcr_subtree_tables(gcr_snapshot_subtree(snapshot)), name, 0));
 }
 
 /*
@@ -592,8 +592,8 @@ static void remove_table(struct gcr_snapshot *snapshot, size_t index)
  */
 static void test_no_table(void)
 {
-	struct gcr_folder_entry vram;
-	struct gcr_folder_file *file;
+	struct gcr_subtree_entry vram;
+	struct gcr_subtree_file *file;
 	struct gcr_snapshot *snapshot;
 	char name[GCR_EXTENT_NAME_BYTES];
 	uint64_t bytes;
@@ -606,9 +606,9 @@ static void test_no_table(void)
 	CHECK(open_outside(snapshot, 2, O_RDONLY, &file) == -EIO);
 	CHECK(gcr_snapshot_open_to_pack(snapshot, 2, &file) == -EIO);
 	gcr_extent_name(gcr_snapshot_extent(snapshot, 2), name);
-	CHECK(!gcr_folder_lookup(gcr_snapshot_folder(snapshot), GCR_FOLDER_ROOT, "vram", &vram));
-	CHECK(!gcr_folder_remove(gcr_snapshot_folder(snapshot), vram.item, name, false));
-	gcr_folder_forget(gcr_snapshot_folder(snapshot), vram.item, 1);
+	CHECK(!gcr_subtree_lookup(gcr_snapshot_subtree(snapshot), GCR_SUBTREE_ROOT, "vram", &vram));
+	CHECK(!gcr_subtree_remove(gcr_snapshot_subtree(snapshot), vram.item, name, false));
+	gcr_subtree_forget(gcr_snapshot_subtree(snapshot), vram.item, 1);
 	CHECK(packs_bytes() == bytes);
 	check_account(snapshot);
 	for (size_t i = 0; i < 2; i++)
@@ -635,7 +635,7 @@ static void damage(struct gcr_snapshot *snapshot, size_t index, size_t chunk)
 
 	CHECK(!gcr_snapshot_stat(snapshot, index, &stat));
 	gcr_pack_table_name(stat.st_ino, name);
-	fd = openat(gcr_folder_tables(gcr_snapshot_folder(snapshot)), name, O_RDWR | O_CLOEXEC);
+	fd = openat(gcr_subtree_tables(gcr_snapshot_subtree(snapshot)), name, O_RDWR | O_CLOEXEC);
 	CHECK(fd >= 0 && pwrite(fd, &segment, sizeof(segment), (off_t)at) == sizeof(segment));
 	close(fd);
 }
@@ -648,8 +648,8 @@ static void test_damaged(void)
 {
 	struct gcr_snapshot *damaged;
 	struct gcr_snapshot *whole;
-	struct gcr_folder_bytes bytes;
-	struct gcr_folder_file *file;
+	struct gcr_subtree_bytes bytes;
+	struct gcr_subtree_file *file;
 	struct gcr_error error = {0};
 
 	start(256 * MIB, 0);
@@ -665,11 +665,11 @@ static void test_damaged(void)
 	damaged = open_left();
 	check_pattern(damaged, 1, 1);
 	CHECK(!open_outside(damaged, 2, O_RDONLY, &file));
-	CHECK(gcr_folder_read(file, 5 * 65536ull, 1, &bytes) == -EIO);
-	CHECK(!gcr_folder_read(file, 6 * 65536ull, 65536, &bytes) &&
+	CHECK(gcr_subtree_read(file, 5 * 65536ull, 1, &bytes) == -EIO);
+	CHECK(!gcr_subtree_read(file, 6 * 65536ull, 65536, &bytes) &&
 	      *(const uint64_t *)bytes.bytes == pattern(6 * 65536ull, 2));
-	gcr_folder_read_done(file, &bytes);
-	gcr_folder_close(file);
+	gcr_subtree_read_done(file, &bytes);
+	gcr_subtree_close(file);
 	gcr_snapshot_unref(damaged);
 	gcr_store_drop_left(store, LEFT_PID, LEFT_TICKS);
 	wait_removed();
@@ -707,7 +707,7 @@ static void test_some_fail(void)
 	CHECK(names(&error, snapshot, 0) && strstr(error.words, "1 more"));
 	for (size_t i = 1; i < 3; i++)
 		check_pattern(snapshot, i, (unsigned char)i);
-	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &found);
+	gcr_subtree_pack_figures(gcr_snapshot_subtree(snapshot), &found);
 	CHECK(found.packed_bytes == sizes[0] + sizes[3]);
 	gcr_snapshot_unref(snapshot);
 	stop();
@@ -722,7 +722,7 @@ static void test_some_fail(void)
 /* Its owner has made a file so long that its table would fill the store: the others are packed. */
 static void test_lengthened(void)
 {
-	struct gcr_folder_file *file;
+	struct gcr_subtree_file *file;
 	struct gcr_snapshot *snapshot;
 	struct gcr_error error;
 	uint64_t used;
@@ -730,17 +730,17 @@ static void test_lengthened(void)
 	start(256 * MIB, 0);
 	snapshot = create_full(LEFT_PID, GENERATION);
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
-	CHECK(!gcr_folder_truncate(file, 1ull << 38) &&
-	      gcr_folder_table_bytes(1ull << 38) > 100 * MIB);
+	CHECK(!gcr_subtree_truncate(file, 1ull << 38) &&
+	      gcr_subtree_table_bytes(1ull << 38) > 100 * MIB);
 	used = figures().used_bytes;
 	CHECK(end_work(begin_work(snapshot, false), &error) == -EFBIG);
 	CHECK(names(&error, snapshot, 0));
 	CHECK(figures().used_bytes < used + 32 * MIB);
 	/* A length for which no memory would do. */
-	CHECK(!gcr_folder_truncate(file, 1ull << 62));
+	CHECK(!gcr_subtree_truncate(file, 1ull << 62));
 	CHECK(end_work(begin_work(snapshot, false), &error) == -EFBIG);
-	CHECK(!gcr_folder_truncate(file, sizes[0]));
-	gcr_folder_close(file);
+	CHECK(!gcr_subtree_truncate(file, sizes[0]));
+	gcr_subtree_close(file);
 	CHECK(!end_work(begin_work(snapshot, false), &error));
 	for (size_t i = 0; i < 3; i++)
 		check_pattern(snapshot, i, (unsigned char)i);

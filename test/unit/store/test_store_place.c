@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The store: places made of files that another folder counts.
+ * The store: places made of files that another subtree counts.
  */
 #include <stdatomic.h>
 #include <sys/syscall.h>
@@ -54,7 +54,7 @@ int linkat(int from_fd, const char *from, int to_fd, const char *to, int flags)
 #define USER_MOST (100 * MIB)
 
 /*
- * Returns whether @bytes of the store count for the user, in whichever folder. The daemon's own
+ * Returns whether @bytes of the store count for the user, in whichever subtree. The daemon's own
  * user has no limit, so the result is always true for it.
  */
 static bool user_has(uid_t uid, uint64_t bytes)
@@ -78,7 +78,7 @@ static void wait_user_has(uid_t uid, uint64_t bytes)
 }
 
 struct test_place {
-	struct gcr_folder *folder;
+	struct gcr_subtree *subtree;
 	uint64_t cost; /* bytes of the store */
 };
 
@@ -88,7 +88,7 @@ static void open_place(const char *name, struct test_place *ret_place)
 	struct stat stat;
 	int fd;
 
-	CHECK(!gcr_store_open_place(store, name, NULL, &stat, &fd, &ret_place->folder) &&
+	CHECK(!gcr_store_open_place(store, name, NULL, &stat, &fd, &ret_place->subtree) &&
 	      !close(fd));
 	ret_place->cost = figures().used_bytes - before;
 }
@@ -104,8 +104,8 @@ static void publish_place(const char *name, uid_t uid, uint32_t number,
 
 static void drop_place(const char *name, struct test_place *place)
 {
-	CHECK(!gcr_store_drop_place(store, name, 0, place->folder));
-	gcr_folder_unref(place->folder);
+	CHECK(!gcr_store_drop_place(store, name, 0, place->subtree));
+	gcr_subtree_unref(place->subtree);
 	while (gcr_store_wait_going(store, false))
 		;
 }
@@ -265,8 +265,8 @@ static void test_link_meanwhile(unsigned int stage)
 }
 
 /*
- * A file gets a name in a place just before its snapshot's name is removed; no other folder had the
- * file before.
+ * A file gets a name in a place just before its snapshot's name is removed; no other subtree had
+ * the file before.
  */
 static void test_link_at_the_last_moment(void)
 {
@@ -274,7 +274,7 @@ static void test_link_at_the_last_moment(void)
 	uint64_t bytes;
 
 	start(256 * MIB, 0);
-	linking.snapshot = create_settled(8 * MIB);
+	linking.snapshot = create_finished(8 * MIB);
 	bytes = linking.snapshot->files[0].cost_bytes;
 	linking.fd = begin_place("first", &linking.number);
 	atomic_store(&last_moment, &linking);

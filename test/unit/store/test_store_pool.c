@@ -47,7 +47,7 @@ static void test_pool(void)
 	struct gcr_extent extents[COUNT];
 	struct gcr_snapshot *snapshot;
 	struct gcr_snapshot *other;
-	struct gcr_folder_file *reader;
+	struct gcr_subtree_file *reader;
 	struct gcr_error error;
 	struct stat stat;
 
@@ -98,7 +98,7 @@ static void test_pool(void)
 	gcr_snapshot_populate(snapshot);
 	wait_populated(snapshot);
 	CHECK(has_pattern(reader, 8 * MIB, 0));
-	gcr_folder_close(reader);
+	gcr_subtree_close(reader);
 	gcr_snapshot_discard(snapshot);
 
 	/* The program's allocations have changed: files that no longer fit are removed. */

@@ -93,10 +93,10 @@ enum going {
 /* A user makes a directory in the snapshot. */
 static void touch(struct gcr_snapshot *snapshot)
 {
-	struct gcr_folder_entry made;
+	struct gcr_subtree_entry made;
 
-	CHECK(!gcr_folder_mkdir(gcr_snapshot_folder(snapshot), GCR_FOLDER_ROOT, "made", 0700,
-				geteuid(), getegid(), &made));
+	CHECK(!gcr_subtree_mkdir(gcr_snapshot_subtree(snapshot), GCR_SUBTREE_ROOT, "made", 0700,
+				 geteuid(), getegid(), &made));
 	CHECK(snapshot->is_touched);
 }
 
@@ -108,7 +108,7 @@ static void test_mapped_without_descriptors(bool is_touched)
 	void *map;
 
 	start(256 * MIB, 0);
-	snapshot = create_settled(bytes);
+	snapshot = create_finished(bytes);
 	map = map_outside(snapshot, NULL);
 	if (is_touched)
 		touch(snapshot);
@@ -132,12 +132,12 @@ static void test_mapped(enum going going)
 	bool is_open = going == REMOVED_WHILE_OPEN || going == OPEN_WITH_SNAPSHOT;
 	uint64_t bytes = 8 * MIB;
 	uint64_t before;
-	struct gcr_folder_file *file = NULL;
+	struct gcr_subtree_file *file = NULL;
 	struct gcr_snapshot *snapshot;
 	void *map;
 
 	start(256 * MIB, 0);
-	snapshot = create_settled(bytes);
+	snapshot = create_finished(bytes);
 	map = map_outside(snapshot, is_open ? &file : NULL);
 	if (going == WITH_TOUCHED_SNAPSHOT)
 		touch(snapshot);
@@ -149,14 +149,14 @@ static void test_mapped(enum going going)
 		CHECK(has_bytes(map, bytes) == is_open);
 	}
 	if (going == REMOVED_WHILE_OPEN) {
-		gcr_folder_close(file);
+		gcr_subtree_close(file);
 		CHECK(!has_bytes(map, bytes));
 	}
 	gcr_snapshot_discard(snapshot);
 	if (going == OPEN_WITH_SNAPSHOT) {
 		wait_used(bytes);
 		CHECK(has_bytes(map, bytes));
-		gcr_folder_close(file);
+		gcr_subtree_close(file);
 	}
 	wait_used(0);
 	CHECK(!has_bytes(map, bytes));
@@ -192,16 +192,16 @@ static struct gcr_snapshot *adopt(struct gcr_snapshot *snapshot)
 static void test_mapped_by_two_names(void)
 {
 	uint64_t bytes = 8 * MIB;
-	struct gcr_folder_file *file = NULL;
+	struct gcr_subtree_file *file = NULL;
 	struct gcr_snapshot *snapshot, *other;
 	void *map;
 
 	start(256 * MIB, 0);
-	snapshot = create_settled(bytes);
+	snapshot = create_finished(bytes);
 	map = map_outside(snapshot, NULL);
 	other = adopt(snapshot);
-	/* Opened through another folder, which has its own lock for changes. */
-	CHECK(!open_outside(other, 0, O_RDONLY, &file) && !gcr_folder_pass(file));
+	/* Opened through another subtree, which has its own lock for changes. */
+	CHECK(!open_outside(other, 0, O_RDONLY, &file) && !gcr_subtree_pass(file));
 	gcr_snapshot_discard(snapshot);
 	/* The remaining name costs nothing itself; the bytes stay counted. */
 	wait_used(other->cost_bytes + bytes);
@@ -209,7 +209,7 @@ static void test_mapped_by_two_names(void)
 	gcr_snapshot_discard(other);
 	wait_used(bytes);
 	CHECK(has_bytes(map, bytes));
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	wait_used(0);
 	CHECK(!has_bytes(map, bytes));
 	CHECK(!munmap(map, bytes));
@@ -223,13 +223,13 @@ static void test_mapped_by_two_names(void)
 static void test_held_by_other_name(bool is_touched)
 {
 	uint64_t bytes = 8 * MIB;
-	struct gcr_folder_file *file = NULL;
+	struct gcr_subtree_file *file = NULL;
 	struct gcr_snapshot *snapshot, *other;
 	uint64_t cost;
 	void *map;
 
 	start(256 * MIB, 0);
-	snapshot = create_settled(bytes);
+	snapshot = create_finished(bytes);
 	map = map_outside(snapshot, NULL);
 	other = adopt(snapshot);
 	CHECK(!open_outside(other, 0, O_RDONLY, &file));
@@ -241,7 +241,7 @@ static void test_held_by_other_name(bool is_touched)
 	gcr_snapshot_discard(snapshot);
 	wait_used(bytes);
 	CHECK(has_bytes(map, bytes));
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	wait_used(0);
 	CHECK(!has_bytes(map, bytes));
 	CHECK(!munmap(map, bytes));
@@ -252,11 +252,11 @@ static void test_held_by_other_name(bool is_touched)
 static void test_closed_while_going(void)
 {
 	uint64_t bytes = 8 * MIB;
-	struct gcr_folder_file *file = NULL, *other_file = NULL;
+	struct gcr_subtree_file *file = NULL, *other_file = NULL;
 	struct gcr_snapshot *snapshot, *other;
 
 	start(256 * MIB, 0);
-	snapshot = create_settled(bytes);
+	snapshot = create_finished(bytes);
 	other = adopt(snapshot);
 	CHECK(!open_outside(snapshot, 0, O_RDONLY, &file));
 	CHECK(!open_outside(other, 0, O_RDONLY, &other_file));
@@ -266,49 +266,49 @@ static void test_closed_while_going(void)
 	atomic_store(&has_no_memory, true);
 	gcr_snapshot_discard(snapshot);
 	wait_left_removal();
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	atomic_store(&has_no_memory, false);
 	wait_used(bytes);
-	gcr_folder_close(other_file);
+	gcr_subtree_close(other_file);
 	wait_used(0);
 	stop();
 }
 
-/* A file that two folders count by its present size cannot grow. */
+/* A file that two subtrees count by its present size cannot grow. */
 static void test_grown_by_one_name(void)
 {
 	uint64_t bytes = 8 * MIB;
-	struct gcr_folder_file *file = NULL;
+	struct gcr_subtree_file *file = NULL;
 	struct gcr_snapshot *snapshot, *other;
 
 	start(256 * MIB, 0);
-	snapshot = create_settled(bytes);
+	snapshot = create_finished(bytes);
 	other = adopt(snapshot);
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
-	CHECK(gcr_folder_write(file, "x", 1, bytes + 4 * MIB) == -EBUSY);
-	CHECK(gcr_folder_write(file, "x", 1, 5) == 1);
+	CHECK(gcr_subtree_write(file, "x", 1, bytes + 4 * MIB) == -EBUSY);
+	CHECK(gcr_subtree_write(file, "x", 1, 5) == 1);
 	remove_file(snapshot, 0);
-	CHECK(gcr_folder_write(file, "x", 1, bytes + 4 * MIB) == -EBUSY);
+	CHECK(gcr_subtree_write(file, "x", 1, bytes + 4 * MIB) == -EBUSY);
 	gcr_snapshot_discard(other);
 	while (gcr_store_wait_going(store, false))
 		;
-	CHECK(gcr_folder_write(file, "x", 1, bytes + 4 * MIB) == 1);
-	gcr_folder_close(file);
+	CHECK(gcr_subtree_write(file, "x", 1, bytes + 4 * MIB) == 1);
+	gcr_subtree_close(file);
 	gcr_snapshot_discard(snapshot);
 	wait_used(0);
 	stop();
 }
 
-/* The same if a user removes the name that is charged, and the folder stays. */
+/* The same if a user removes the name that is charged, and the subtree stays. */
 static void test_removed_by_other_name(void)
 {
 	uint64_t bytes = 8 * MIB;
-	struct gcr_folder_file *file = NULL;
+	struct gcr_subtree_file *file = NULL;
 	struct gcr_snapshot *snapshot, *other;
 	uint64_t cost;
 
 	start(256 * MIB, 0);
-	snapshot = create_settled(bytes);
+	snapshot = create_finished(bytes);
 	other = adopt(snapshot);
 	CHECK(!open_outside(other, 0, O_RDONLY, &file));
 	gcr_snapshot_discard(other);
@@ -317,7 +317,7 @@ static void test_removed_by_other_name(void)
 	remove_file(snapshot, 0);
 	/* The bytes that the snapshot may use stay promised to it. */
 	CHECK(figures().used_bytes == cost + bytes);
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	CHECK(figures().used_bytes == cost);
 	gcr_snapshot_discard(snapshot);
 	wait_used(0);
@@ -331,12 +331,12 @@ static void test_removed_by_other_name(void)
 static void test_punched_by_other_name(bool punches_adopted)
 {
 	uint64_t bytes = 8 * MIB;
-	struct gcr_folder_file *file = NULL, *changed = NULL;
+	struct gcr_subtree_file *file = NULL, *changed = NULL;
 	struct gcr_snapshot *snapshot, *other, *changer;
 	uint64_t used;
 
 	start(256 * MIB, 0);
-	snapshot = create_settled(bytes);
+	snapshot = create_finished(bytes);
 	if (punches_adopted) {
 		CHECK(!open_outside(snapshot, 0, O_RDONLY, &file));
 		CHECK(has_pattern(file, bytes, 7)); /* by a mapping, as it has only one name */
@@ -354,11 +354,11 @@ static void test_punched_by_other_name(bool punches_adopted)
 	CHECK(memory_of(snapshot) == bytes && figures().used_bytes == used);
 	CHECK(read_size(file, 0, 4096) == 4096 && !has_pattern(file, bytes, 7));
 	CHECK(!open_outside(changer, 0, O_RDWR, &changed));
-	CHECK(gcr_folder_truncate(changed, 0) == -EBUSY && !gcr_folder_truncate(changed, bytes));
-	gcr_folder_close(changed);
+	CHECK(gcr_subtree_truncate(changed, 0) == -EBUSY && !gcr_subtree_truncate(changed, bytes));
+	gcr_subtree_close(changed);
 	CHECK(open_outside(changer, 0, O_RDWR | O_TRUNC, &changed) == -EBUSY);
 	CHECK(memory_of(snapshot) == bytes && read_size(file, bytes - 5, 4096) == 5);
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	gcr_snapshot_discard(other);
 	gcr_snapshot_discard(snapshot);
 	wait_used(0);
@@ -369,17 +369,17 @@ static void test_punched_by_other_name(bool punches_adopted)
 static void test_punched_with_holes(void)
 {
 	uint64_t bytes = 400 * MIB;
-	struct gcr_folder_file *file = NULL;
+	struct gcr_subtree_file *file = NULL;
 	struct gcr_snapshot *snapshot, *other;
 	struct gcr_extent extent;
 	struct gcr_error error;
 
 	start(128 * MIB, 0);
-	snapshot = create_settled(8 * MIB);
+	snapshot = create_finished(8 * MIB);
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
-	CHECK(!gcr_folder_truncate(file, 0) && !gcr_folder_truncate(file, bytes));
-	CHECK(gcr_folder_write(file, "x", 1, 301 * MIB) == 1);
-	gcr_folder_close(file);
+	CHECK(!gcr_subtree_truncate(file, 0) && !gcr_subtree_truncate(file, bytes));
+	CHECK(gcr_subtree_write(file, "x", 1, 301 * MIB) == 1);
+	gcr_subtree_close(file);
 	extent = *gcr_snapshot_extent(snapshot, 0);
 	extent.bytes = bytes;
 	CHECK(!gcr_snapshot_adopt(store, getpid(), our_ticks, GENERATION, &extent, 1,
@@ -387,35 +387,35 @@ static void test_punched_with_holes(void)
 	punch(snapshot, bytes);
 	CHECK(memory_of(snapshot) <= PAGE && figures().used_bytes <= 128 * MIB);
 	CHECK(!open_outside(other, 0, O_RDONLY, &file));
-	CHECK(read_size(file, 301 * MIB, 1) == 1 && gcr_folder_seek(file, 0, SEEK_HOLE) == 0);
-	gcr_folder_close(file);
+	CHECK(read_size(file, 301 * MIB, 1) == 1 && gcr_subtree_seek(file, 0, SEEK_HOLE) == 0);
+	gcr_subtree_close(file);
 	gcr_snapshot_discard(other);
 	gcr_snapshot_discard(snapshot);
 	wait_used(0);
 	stop();
 }
 
-/* A file without names cannot grow as long as two folders have it open. */
+/* A file without names cannot grow as long as two subtrees have it open. */
 static void test_grown_without_names(void)
 {
 	uint64_t bytes = 8 * MIB;
-	struct gcr_folder_file *files[3];
+	struct gcr_subtree_file *files[3];
 	struct gcr_snapshot *snapshots[3];
 
 	start(256 * MIB, 0);
-	snapshots[0] = create_settled(bytes);
+	snapshots[0] = create_finished(bytes);
 	snapshots[1] = adopt(snapshots[0]);
 	snapshots[2] = adopt_as(GENERATION2, snapshots[0]);
 	for (size_t i = 0; i < 3; i++)
 		CHECK(!open_outside(snapshots[i], 0, O_RDWR, &files[i]));
 	for (size_t i = 0; i < 3; i++)
 		remove_file(snapshots[i], 0);
-	gcr_folder_close(files[0]);
-	CHECK(gcr_folder_allocate(files[1], 0, bytes, 64 * MIB) == -EBUSY);
-	gcr_folder_close(files[1]);
-	CHECK(!gcr_folder_allocate(files[2], 0, bytes, 64 * MIB));
+	gcr_subtree_close(files[0]);
+	CHECK(gcr_subtree_allocate(files[1], 0, bytes, 64 * MIB) == -EBUSY);
+	gcr_subtree_close(files[1]);
+	CHECK(!gcr_subtree_allocate(files[2], 0, bytes, 64 * MIB));
 	CHECK(figures().used_bytes >= bytes + 64 * MIB);
-	gcr_folder_close(files[2]);
+	gcr_subtree_close(files[2]);
 	for (size_t i = 0; i < 3; i++)
 		gcr_snapshot_discard(snapshots[i]);
 	wait_used(0);
@@ -432,7 +432,7 @@ static void test_names_that_cost_nothing(void)
 	uint64_t cost;
 
 	start(256 * MIB, 0);
-	snapshot = create_settled(bytes);
+	snapshot = create_finished(bytes);
 	cost = snapshot->cost_bytes;
 	other = adopt(snapshot);
 	remove_file(other, 0);
@@ -466,25 +466,25 @@ static void test_another_file_of_that_name(void)
 {
 	uint64_t bytes = 8 * MIB;
 	struct gcr_snapshot *first, *other, *second;
-	struct gcr_folder_file *file = NULL;
-	struct gcr_folder_entry vram, made;
-	struct gcr_folder *folder;
+	struct gcr_subtree_file *file = NULL;
+	struct gcr_subtree_entry vram, made;
+	struct gcr_subtree *subtree;
 	char name[GCR_EXTENT_NAME_BYTES];
 	uint64_t cost;
 
 	start(256 * MIB, 0);
-	first = create_settled(bytes);
+	first = create_finished(bytes);
 	other = adopt(first);
 	/* Replace the adopted file in `other` by a new file of its own. */
-	folder = gcr_snapshot_folder(other);
+	subtree = gcr_snapshot_subtree(other);
 	gcr_extent_name(gcr_snapshot_extent(first, 0), name);
-	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
-	CHECK(!gcr_folder_create_file(folder, vram.item, "made", O_RDWR, 0600, geteuid(), getegid(),
-				      &made, &file));
-	CHECK(!gcr_folder_truncate(file, bytes) && !gcr_folder_allocate(file, 0, 0, bytes));
-	gcr_folder_close(file);
-	CHECK(!gcr_folder_rename(folder, vram.item, "made", vram.item, name, 0));
-	gcr_folder_forget(folder, vram.item, 1);
+	CHECK(!gcr_subtree_lookup(subtree, GCR_SUBTREE_ROOT, "vram", &vram));
+	CHECK(!gcr_subtree_create_file(subtree, vram.item, "made", O_RDWR, 0600, geteuid(),
+				       getegid(), &made, &file));
+	CHECK(!gcr_subtree_truncate(file, bytes) && !gcr_subtree_allocate(file, 0, 0, bytes));
+	gcr_subtree_close(file);
+	CHECK(!gcr_subtree_rename(subtree, vram.item, "made", vram.item, name, 0));
+	gcr_subtree_forget(subtree, vram.item, 1);
 	/*
 	 * `second` adopts the new file, under a name that costs nothing, which stays after the name
 	 * in `other` is removed.
@@ -603,7 +603,7 @@ static void test_room_beside_a_removal(void)
 	store->removing = true;
 	pthread_mutex_unlock(&store->lock);
 	CHECK(!gcr_room_take(room, 0, 60 * MIB));
-	gcr_room_settle(room, 60 * MIB, 0, 0);
+	gcr_room_recount(room, 60 * MIB, 0, 0);
 	gcr_room_destroy(room);
 	stop();
 	daemon_.options.keep_bytes = 0;

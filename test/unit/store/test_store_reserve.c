@@ -110,11 +110,11 @@ static void write_bytes(struct gcr_snapshot *snapshot, bool are_noise)
 static uint64_t pack_in_turn(struct gcr_snapshot *snapshot)
 {
 	struct gcr_packs *packs = begin_packing(snapshot);
-	struct gcr_folder_file *file = open_to_pack(snapshot, 0);
+	struct gcr_subtree_file *file = open_to_pack(snapshot, 0);
 	uint64_t count = 0;
 
-	for (uint64_t piece = 0; piece < gcr_folder_pieces(file); piece++) {
-		uint64_t bytes = gcr_folder_piece_cost(file);
+	for (uint64_t piece = 0; piece < gcr_subtree_pieces(file); piece++) {
+		uint64_t bytes = gcr_subtree_piece_cost(file);
 
 		/* The first piece's cost includes the table. */
 		CHECK(piece ? bytes == cost : bytes > cost && bytes < cost + 8 * 4096);
@@ -123,7 +123,7 @@ static uint64_t pack_in_turn(struct gcr_snapshot *snapshot)
 		check_size();
 		gcr_snapshot_end_piece(snapshot, bytes);
 	}
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	return count;
 }
 
@@ -165,7 +165,7 @@ static void test_not_wanted(void)
 	struct gcr_pack_worker *worker;
 	struct gcr_snapshot *snapshot;
 	struct gcr_error error = {0};
-	struct gcr_folder_file *file;
+	struct gcr_subtree_file *file;
 	struct gcr_pack_work *work;
 	unsigned int asked = 0;
 	const struct gcr_wanted wanted = {is_not_wanted, &asked};
@@ -192,7 +192,7 @@ static void test_not_wanted(void)
 	gcr_pack_work_destroy(work);
 	file = open_to_pack(snapshot, 0);
 	CHECK(pack_all(begin_packing(snapshot), file) == 1);
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	gcr_snapshot_discard(snapshot);
 	wait_used(0);
 	stop();

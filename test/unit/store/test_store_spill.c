@@ -3,7 +3,7 @@
  * The store with packed snapshots that were moved to a disk: how they are counted, that they read
  * as before and come back, what a later daemon finds, and that nothing of them is left on the disk.
  */
-#include "fs/store/folder_private.h"
+#include "fs/store/subtree_private.h"
 
 #include <ftw.h>
 #include <limits.h>
@@ -71,13 +71,13 @@ static struct gcr_snapshot *create_packed(pid_t pid, const char *generation, uns
 
 	for (size_t i = 0; i < COUNT; i++)
 		write_pattern(snapshot, i, (unsigned char)(seed + i));
-	gcr_snapshot_settle(snapshot);
+	gcr_snapshot_finish(snapshot);
 	packs = begin_packing(snapshot);
 	for (size_t i = 0; i < PACKED; i++) {
-		struct gcr_folder_file *file = open_to_pack(snapshot, i);
+		struct gcr_subtree_file *file = open_to_pack(snapshot, i);
 
 		CHECK(pack_all(packs, file) == sizes[i] / PAGE);
-		gcr_folder_close(file);
+		gcr_subtree_close(file);
 	}
 	return snapshot;
 }
@@ -104,7 +104,7 @@ static uint64_t spill(struct gcr_snapshot *snapshot, uint64_t wanted_bytes)
 /* Waits until the disk has no chunks that are no longer needed. */
 static void wait_disk(struct gcr_snapshot *snapshot)
 {
-	gcr_packs_wait_disk(gcr_folder_packs(gcr_snapshot_folder(snapshot)));
+	gcr_packs_wait_disk(gcr_subtree_packs(gcr_snapshot_subtree(snapshot)));
 }
 
 static uint64_t spilled_of(struct gcr_snapshot *snapshot)
@@ -119,7 +119,7 @@ static uint64_t packed_to(struct gcr_snapshot *snapshot)
 {
 	struct gcr_pack_figures found;
 
-	gcr_folder_pack_figures(gcr_snapshot_folder(snapshot), &found);
+	gcr_subtree_pack_figures(gcr_snapshot_subtree(snapshot), &found);
 	return found.packed_to_bytes;
 }
 
@@ -131,11 +131,11 @@ static void check_no_disk(void)
 static void unpack_all(struct gcr_snapshot *snapshot)
 {
 	for (size_t i = 0; i < PACKED; i++) {
-		struct gcr_folder_file *file = open_to_pack(snapshot, i);
+		struct gcr_subtree_file *file = open_to_pack(snapshot, i);
 
-		for (uint64_t piece = 0; piece < gcr_folder_pieces(file); piece++)
-			CHECK(!gcr_folder_unpack_piece(file, piece));
-		gcr_folder_close(file);
+		for (uint64_t piece = 0; piece < gcr_subtree_pieces(file); piece++)
+			CHECK(!gcr_subtree_unpack_piece(file, piece));
+		gcr_subtree_close(file);
 	}
 }
 
@@ -332,8 +332,8 @@ static void test_swept(void)
  */
 static void test_absent(void)
 {
-	struct gcr_folder_bytes bytes;
-	struct gcr_folder_file *file;
+	struct gcr_subtree_bytes bytes;
+	struct gcr_subtree_file *file;
 	struct gcr_snapshot *snapshot;
 	char away[128];
 
@@ -344,8 +344,8 @@ static void test_absent(void)
 	snapshot = open_left();
 	CHECK(spilled_of(snapshot) == packed_to(snapshot) && packed_to(snapshot));
 	CHECK(!open_outside(snapshot, 2, O_RDONLY, &file));
-	CHECK(gcr_folder_read(file, 0, 1, &bytes) == -EIO);
-	gcr_folder_close(file);
+	CHECK(gcr_subtree_read(file, 0, 1, &bytes) == -EIO);
+	gcr_subtree_close(file);
 	check_pattern(snapshot, PACKED, PACKED);
 	gcr_snapshot_unref(snapshot);
 	stop();

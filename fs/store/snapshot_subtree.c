@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A snapshot's tree as a folder: the accounting at the first change by a user, and the start of a
+ * A snapshot's tree as a subtree: the accounting at the first change by a user, and the start of a
  * verb, which has to find the files under their current names.
  */
 #include "fs/store/store_private.h"
@@ -9,17 +9,17 @@
 #include <fcntl.h>
 #include <string.h>
 
-#include "fs/store/folder.h"
+#include "fs/store/subtree.h"
 #include "fs/store/inodes.h"
 #include "lib/beneath.h"
 
-struct gcr_folder *gcr_snapshot_folder(const struct gcr_snapshot *snapshot)
+struct gcr_subtree *gcr_snapshot_subtree(const struct gcr_snapshot *snapshot)
 {
-	return snapshot->folder;
+	return snapshot->subtree;
 }
 
 /*
- * touch() of struct gcr_folder_config, at the first change of the tree: from now on its files may
+ * touch() of struct gcr_subtree_config, at the first change of the tree: from now on its files may
  * differ from those that were made, and count with the memory that they have allocated.
  */
 static int touch(void *data, struct gcr_room **ret_room)
@@ -44,10 +44,10 @@ static int touch(void *data, struct gcr_room **ret_room)
 	return 0;
 }
 
-int gcr_snapshot_attach_folder(struct gcr_snapshot *snapshot)
+int gcr_snapshot_attach_subtree(struct gcr_snapshot *snapshot)
 {
-	return gcr_folder_create(
-		&(struct gcr_folder_config){
+	return gcr_subtree_create(
+		&(struct gcr_subtree_config){
 			.root_fd = snapshot->root_fd,
 			.store = snapshot->store,
 			.owner = snapshot->root_uid,
@@ -55,7 +55,7 @@ int gcr_snapshot_attach_folder(struct gcr_snapshot *snapshot)
 			.touch = touch,
 			.data = snapshot,
 		},
-		&snapshot->folder);
+		&snapshot->subtree);
 }
 
 /* Open the current directory `vram` under the descriptor number of the old one. */
@@ -81,17 +81,17 @@ static int find_files(struct gcr_snapshot *snapshot, struct gcr_error *error)
 
 int gcr_snapshot_begin_verb(struct gcr_snapshot *snapshot, struct gcr_error *error)
 {
-	gcr_folder_begin_verb(snapshot->folder);
-	return gcr_folder_is_touched(snapshot->folder) ? find_files(snapshot, error) : 0;
+	gcr_subtree_begin_verb(snapshot->subtree);
+	return gcr_subtree_is_touched(snapshot->subtree) ? find_files(snapshot, error) : 0;
 }
 
 void gcr_snapshot_end_verb(struct gcr_snapshot *snapshot)
 {
-	gcr_folder_end_verb(snapshot->folder);
+	gcr_subtree_end_verb(snapshot->subtree);
 }
 
 /*
- * The memory of the files from @first on. @recounts: the folder counts each file with its memory.
+ * The memory of the files from @first on. @recounts: the subtree counts each file with its memory.
  */
 static uint64_t sum_files(const struct gcr_snapshot *snapshot, size_t first, bool recounts)
 {
@@ -103,8 +103,8 @@ static uint64_t sum_files(const struct gcr_snapshot *snapshot, size_t first, boo
 			continue;
 		sum += (uint64_t)stat.st_blocks * 512;
 		if (recounts)
-			gcr_folder_recount(snapshot->folder, stat.st_ino,
-					   (uint64_t)stat.st_blocks * 512);
+			gcr_subtree_recount(snapshot->subtree, stat.st_ino,
+					    (uint64_t)stat.st_blocks * 512);
 	}
 	return sum;
 }
@@ -116,7 +116,7 @@ uint64_t gcr_snapshot_files_bytes(const struct gcr_snapshot *snapshot, size_t fi
 
 int gcr_snapshot_begin_growth(struct gcr_snapshot *snapshot, size_t first, uint64_t *ret_bytes)
 {
-	int result = gcr_folder_touch(snapshot->folder);
+	int result = gcr_subtree_touch(snapshot->subtree);
 
 	if (!result)
 		*ret_bytes = gcr_snapshot_files_bytes(snapshot, first);
@@ -125,15 +125,15 @@ int gcr_snapshot_begin_growth(struct gcr_snapshot *snapshot, size_t first, uint6
 
 int gcr_snapshot_take_growth(struct gcr_snapshot *snapshot, uint64_t bytes)
 {
-	return gcr_folder_take_growth(snapshot->folder, bytes);
+	return gcr_subtree_take_growth(snapshot->subtree, bytes);
 }
 
-void gcr_snapshot_settle_growth(struct gcr_snapshot *snapshot, size_t first, uint64_t taken_bytes,
+void gcr_snapshot_finish_growth(struct gcr_snapshot *snapshot, size_t first, uint64_t taken_bytes,
 				uint64_t before_bytes)
 {
 	uint64_t after_bytes = sum_files(snapshot, first, true);
 
-	gcr_folder_settle_growth(snapshot->folder, taken_bytes, before_bytes, after_bytes);
+	gcr_subtree_finish_growth(snapshot->subtree, taken_bytes, before_bytes, after_bytes);
 }
 
 bool gcr_snapshot_is_file_read(const struct gcr_snapshot *snapshot, size_t index)
@@ -141,5 +141,5 @@ bool gcr_snapshot_is_file_read(const struct gcr_snapshot *snapshot, size_t index
 	struct stat stat;
 
 	return !gcr_snapshot_stat(snapshot, index, &stat) &&
-	       (gcr_inodes_folders(&stat) || gcr_inodes_is_passed(&stat));
+	       (gcr_inodes_subtrees(&stat) || gcr_inodes_is_passed(&stat));
 }

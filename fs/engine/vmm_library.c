@@ -62,22 +62,22 @@
 
 /*
  * Called in a wait for a program that may never answer or connect. At the deadline the writer is
- * answered, and other verbs get the GPUs and the workers (fs/engine/drive_stall.c).
+ * answered, and other verbs get the GPUs and the workers (fs/engine/driver_stall.c).
  */
 static void keep_no_one(struct gcr_vmm *vmm)
 {
-	vmm->drive.is_halted = vmm->halt;
-	gcr_drive_check_stall(&vmm->drive);
-	gcr_drive_check_answer(&vmm->drive);
+	vmm->driver.is_halted = vmm->halt;
+	gcr_driver_check_stall(&vmm->driver);
+	gcr_driver_check_answer(&vmm->driver);
 }
 
 /* Pauses before something is tried again that the program may prevent for ever. */
 static void pause_for_retry(struct gcr_vmm *vmm)
 {
-	gcr_drive_begin_wait(&vmm->drive);
+	gcr_driver_begin_wait(&vmm->driver);
 	keep_no_one(vmm);
-	gcr_drive_pause(&vmm->drive, GCR_DRIVE_RETRY_MSEC);
-	gcr_drive_end_wait(&vmm->drive);
+	gcr_driver_session_pause(&vmm->driver, GCR_DRIVER_RETRY_MSEC);
+	gcr_driver_end_wait(&vmm->driver);
 }
 
 /*
@@ -98,7 +98,7 @@ int gcr_vmm_facts(struct gcr_vmm *vmm, struct gcr_page_facts *ret_facts, struct 
 	int r;
 
 	do
-		r = gcr_link_facts(vmm->drive.process, ret_facts);
+		r = gcr_library_facts(vmm->driver.process, ret_facts);
 	while (looks_again(vmm, r, until_usec));
 	if (r == 0)
 		return 0;
@@ -115,7 +115,7 @@ int gcr_vmm_facts(struct gcr_vmm *vmm, struct gcr_page_facts *ret_facts, struct 
 
 static void disconnect(struct gcr_vmm *vmm)
 {
-	gcr_link_put(TAKE_PTR(vmm->link));
+	gcr_library_put(TAKE_PTR(vmm->library));
 }
 
 int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error *error)
@@ -124,20 +124,20 @@ int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error 
 	struct gcr_page_facts facts;
 	int result;
 
-	if (vmm->link)
+	if (vmm->library)
 		return 0;
-	gcr_drive_begin_wait(&vmm->drive);
+	gcr_driver_begin_wait(&vmm->driver);
 	for (;;) {
 		int64_t left_usec = until_usec - gcr_clock_usec();
 
-		result = gcr_link_take(vmm->drive.process,
-				       left_usec < SLICE_USEC ? left_usec : SLICE_USEC, &vmm->link,
-				       error);
+		result = gcr_library_take(vmm->driver.process,
+					  left_usec < SLICE_USEC ? left_usec : SLICE_USEC,
+					  &vmm->library, error);
 		if ((result != -EBUSY && result != -ENOTCONN) || gcr_clock_usec() >= until_usec)
 			break;
 		keep_no_one(vmm);
 	}
-	gcr_drive_end_wait(&vmm->drive);
+	gcr_driver_end_wait(&vmm->driver);
 	if (result < 0)
 		return result;
 	result = gcr_vmm_facts(vmm, &facts, error);
@@ -159,7 +159,7 @@ static void extend_halt(struct gcr_vmm *vmm)
 
 	if (now_usec < vmm->halt_looked_usec + HALT_LOOK_USEC)
 		return;
-	if (gcr_drive_sees_stop(&vmm->drive))
+	if (gcr_driver_sees_stop(&vmm->driver))
 		vmm->halt_ends_usec += now_usec - vmm->halt_looked_usec;
 	vmm->halt_looked_usec = now_usec;
 }
@@ -177,9 +177,9 @@ static int look_around(struct gcr_vmm *vmm, struct gcr_error *error)
 			gcr_halt_end(TAKE_PTR(vmm->halt));
 		return 0;
 	}
-	if (vmm->is_receiving && gcr_task_stopped(vmm->drive.task))
+	if (vmm->is_receiving && gcr_task_stopped(vmm->driver.task))
 		gcr_vmm_close_sessions(vmm);
-	if (gcr_drive_must_leave(&vmm->drive))
+	if (gcr_driver_session_must_leave(&vmm->driver))
 		return gcr_error_set(error, ECANCELED, "the daemon stopped in the middle");
 	return 0;
 }
@@ -192,7 +192,7 @@ static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, int64_t *l
 		    struct gcr_error *error)
 {
 	int64_t slice_usec = vmm->halt ? HALT_SLICE_USEC : SLICE_USEC;
-	int result = gcr_link_receive(vmm->link, slice_usec, message);
+	int result = gcr_library_receive(vmm->library, slice_usec, message);
 
 	if (!result && gcr_clock_usec() - *looked_usec < slice_usec)
 		return 1;
@@ -206,7 +206,7 @@ static int wait_one(struct gcr_vmm *vmm, struct gcr_message *message, int64_t *l
 	}
 	if (result == -EINTR)
 		return gcr_error_set(error, ESRCH, "process %d has ended",
-				     (int)vmm->drive.process->pid);
+				     (int)vmm->driver.process->pid);
 	disconnect(vmm);
 	return gcr_error_set(error, ENOTCONN, "its preload library is gone");
 }
@@ -219,7 +219,7 @@ static int take_answer(struct gcr_vmm *vmm, const struct gcr_message *message,
 		       struct gcr_error *error)
 {
 	uint32_t state;
-	int result = gcr_link_answer(message, &state, error);
+	int result = gcr_library_answer(message, &state, error);
 
 	if (state >= GCR_PRELOAD_RUNNING && state <= GCR_PRELOAD_LAST)
 		vmm->phase = (enum gcr_preload_phase)state;
@@ -231,9 +231,9 @@ static int take_answer(struct gcr_vmm *vmm, const struct gcr_message *message,
  * caller's). HANDLES messages before the answer go to the workers; a failed import is reported only
  * after the answer.
  */
-static int exchange_messages(struct gcr_vmm *vmm, uint16_t type, const void *payload, size_t bytes,
-			     const int *fds, size_t fds_count, struct gcr_message *message,
-			     struct gcr_error *error)
+static int swap_messages(struct gcr_vmm *vmm, uint16_t type, const void *payload, size_t bytes,
+			 const int *fds, size_t fds_count, struct gcr_message *message,
+			 struct gcr_error *error)
 {
 	struct gcr_error import_error = {0};
 	int64_t looked_usec = gcr_clock_usec();
@@ -241,9 +241,9 @@ static int exchange_messages(struct gcr_vmm *vmm, uint16_t type, const void *pay
 	int result;
 
 	message->fds_count = 0;
-	if (!vmm->link)
+	if (!vmm->library)
 		return gcr_error_set(error, ENOTCONN, "its preload library is gone");
-	result = gcr_link_request(vmm->link, type, payload, bytes, fds, fds_count, error);
+	result = gcr_library_request(vmm->library, type, payload, bytes, fds, fds_count, error);
 	if (result == -EPIPE) {
 		disconnect(vmm);
 		return gcr_error_set(error, ENOTCONN, "its preload library is gone");
@@ -275,8 +275,8 @@ static int exchange_messages(struct gcr_vmm *vmm, uint16_t type, const void *pay
 	}
 	result = take_answer(vmm, message, error);
 	/* The workers may have been released because of the stop. */
-	if (!result && import_result < 0 && gcr_task_stopped(vmm->drive.task))
-		return gcr_drive_stopped(error);
+	if (!result && import_result < 0 && gcr_task_stopped(vmm->driver.task))
+		return gcr_driver_session_stopped(error);
 	if (!result && import_result < 0) {
 		*error = import_error;
 		result = import_result;
@@ -290,9 +290,9 @@ static int converse(struct gcr_vmm *vmm, uint16_t type, const void *payload, siz
 {
 	int result;
 
-	gcr_drive_begin_wait(&vmm->drive);
-	result = exchange_messages(vmm, type, payload, bytes, fds, fds_count, message, error);
-	gcr_drive_end_wait(&vmm->drive);
+	gcr_driver_begin_wait(&vmm->driver);
+	result = swap_messages(vmm, type, payload, bytes, fds, fds_count, message, error);
+	gcr_driver_end_wait(&vmm->driver);
 	return result;
 }
 
@@ -326,7 +326,7 @@ bool gcr_vmm_has_its_memory(const struct gcr_vmm *vmm)
  */
 static bool is_past(const struct gcr_vmm *vmm, uint16_t type)
 {
-	if (!vmm->link)
+	if (!vmm->library)
 		return false;
 	switch (type) {
 	case GCR_MESSAGE_TAKE_BACK:
@@ -352,7 +352,7 @@ int gcr_vmm_request_until_answered(struct gcr_vmm *vmm, uint16_t type, struct gc
 			result = gcr_vmm_ask(vmm, type, error);
 		if (!result)
 			return 0;
-		if (gcr_drive_is_hopeless(&vmm->drive, result, since_usec))
+		if (gcr_driver_is_hopeless(&vmm->driver, result, since_usec))
 			return result;
 		/* Nothing in the program can prevent its gate from opening. */
 		if (type != GCR_MESSAGE_GATE_OPEN && result != -ENOTCONN && result != -EBUSY)
@@ -386,8 +386,8 @@ int gcr_vmm_check_handed(struct gcr_vmm *vmm, struct gcr_error *error)
 static int give_up_gate(struct gcr_vmm *vmm, const struct gcr_error *reason,
 			struct gcr_error *error)
 {
-	if (gcr_task_stopped(vmm->drive.task) != ETIMEDOUT || !reason->words[0])
-		return gcr_drive_stopped(error);
+	if (gcr_task_stopped(vmm->driver.task) != ETIMEDOUT || !reason->words[0])
+		return gcr_driver_session_stopped(error);
 	*error = *reason;
 	gcr_error_prefix(error, "it did not come to rest in time (timeout=SEC allows more)");
 	return -ETIMEDOUT;
@@ -396,7 +396,7 @@ static int give_up_gate(struct gcr_vmm *vmm, const struct gcr_error *reason,
 static int close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	struct gcr_gate_request request = {.timeout_ms = GATE_FIRST_MSEC};
-	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_driver_session *driver = &vmm->driver;
 	struct gcr_error reason = {0};
 
 	for (;;) {
@@ -404,9 +404,9 @@ static int close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
 		int64_t left_msec;
 		int result;
 
-		if (gcr_task_stopped(drive->task))
+		if (gcr_task_stopped(driver->task))
 			return give_up_gate(vmm, &reason, error);
-		left_msec = (gcr_task_deadline_usec(drive->task) - asked_usec) / GCR_USEC_PER_MSEC;
+		left_msec = (gcr_task_deadline_usec(driver->task) - asked_usec) / GCR_USEC_PER_MSEC;
 		if (left_msec < request.timeout_ms)
 			request.timeout_ms = left_msec > 10 ? (uint32_t)left_msec : 10;
 		result = ask_with(vmm, GCR_MESSAGE_GATE_CLOSE, &request, sizeof(request), NULL, 0,
@@ -428,9 +428,9 @@ int gcr_vmm_close_gate(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int result;
 
-	vmm->drive.is_gating = true;
+	vmm->driver.is_gating = true;
 	result = close_gate(vmm, error);
-	vmm->drive.is_gating = false;
+	vmm->driver.is_gating = false;
 	return result;
 }
 
@@ -444,7 +444,7 @@ static int read_table(struct gcr_vmm *vmm, const struct gcr_message *message, si
 	if (message->fds_count != 1)
 		return gcr_error_set(error, EPROTO, "its table of allocations is missing");
 	do
-		r = gcr_proc_extents(vmm->drive.process->pid, message->fds[0], &vmm->own_extents,
+		r = gcr_proc_extents(vmm->driver.process->pid, message->fds[0], &vmm->own_extents,
 				     ret_count, error);
 	while (looks_again(vmm, r, until_usec));
 	return r;
@@ -464,7 +464,7 @@ int gcr_vmm_list(struct gcr_vmm *vmm, struct gcr_error *error)
 	gcr_message_close_fds(message);
 	if (result < 0)
 		return result;
-	result = gcr_listed_check(vmm->drive.daemon, vmm->own_extents, count, error);
+	result = gcr_listed_check(vmm->driver.daemon, vmm->own_extents, count, error);
 	if (result < 0)
 		return result;
 	vmm->count = count;
@@ -523,7 +523,7 @@ static bool shrinking_pays(const struct gcr_vmm *vmm)
 		if (bytes >= SHRINK_MOST_BYTES)
 			return false;
 	}
-	return gcr_drive_takes_control(&vmm->drive);
+	return gcr_driver_takes_control(&vmm->driver);
 }
 
 /*
@@ -547,12 +547,12 @@ static int64_t halt_end(const struct gcr_vmm *vmm)
 /* Must the caller give up? 0, or -ECANCELED. During a roll-back a cancel does not count. */
 static int check_leave(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	struct gcr_drive *drive = &vmm->drive;
+	struct gcr_driver_session *driver = &vmm->driver;
 
-	if (gcr_drive_must_leave(drive))
+	if (gcr_driver_session_must_leave(driver))
 		return gcr_error_set(error, ECANCELED, "the daemon stopped in the middle");
-	if (!drive->rolling_back && gcr_task_stopped(drive->task))
-		return gcr_drive_stopped(error);
+	if (!driver->rolling_back && gcr_task_stopped(driver->task))
+		return gcr_driver_session_stopped(error);
 	return 0;
 }
 
@@ -565,11 +565,12 @@ static int wait_halted(struct gcr_vmm *vmm, struct gcr_error *error)
 	int64_t until_usec = gcr_clock_usec() + HALT_ANSWER_USEC;
 
 	for (;;) {
-		int result = gcr_halt_wait(vmm->halt, SLICE_USEC, vmm->drive.process->pidfd, error);
+		int result =
+			gcr_halt_wait(vmm->halt, SLICE_USEC, vmm->driver.process->pidfd, error);
 
 		if (result == -EINTR)
 			return gcr_error_set(error, ESRCH, "process %d has ended",
-					     (int)vmm->drive.process->pid);
+					     (int)vmm->driver.process->pid);
 		if (result != -ETIMEDOUT)
 			return result;
 		keep_no_one(vmm);
@@ -583,16 +584,16 @@ static int wait_halted(struct gcr_vmm *vmm, struct gcr_error *error)
 
 static int begin_halt(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	const struct gcr_process *process = vmm->drive.process;
-	int result = gcr_halt_begin(vmm->drive.vendor->helpers, process->pid, process->pidfd,
-				    gcr_link_page_fd(vmm->link), ORPHAN_USEC + halt_usec(vmm),
+	const struct gcr_process *process = vmm->driver.process;
+	int result = gcr_halt_begin(vmm->driver.vendor->helpers, process->pid, process->pidfd,
+				    gcr_library_page_fd(vmm->library), ORPHAN_USEC + halt_usec(vmm),
 				    &vmm->halt, error);
 
 	if (result < 0)
 		return result;
-	gcr_drive_begin_wait(&vmm->drive);
+	gcr_driver_begin_wait(&vmm->driver);
 	result = wait_halted(vmm, error);
-	gcr_drive_end_wait(&vmm->drive);
+	gcr_driver_end_wait(&vmm->driver);
 	if (result < 0)
 		gcr_halt_give_up(TAKE_PTR(vmm->halt));
 	vmm->halt_looked_usec = gcr_clock_usec();
@@ -601,7 +602,7 @@ static int begin_halt(struct gcr_vmm *vmm, struct gcr_error *error)
 
 int gcr_vmm_hold(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	struct gcr_process *process = vmm->drive.process;
+	struct gcr_process *process = vmm->driver.process;
 	int result;
 
 	if (vmm->count == vmm->device_count)
@@ -684,7 +685,7 @@ int gcr_vmm_bring_in(struct gcr_vmm *vmm, uint16_t type, struct gcr_error *error
 
 int gcr_vmm_hand_over(struct gcr_vmm *vmm, struct gcr_error *error)
 {
-	struct gcr_process *process = vmm->drive.process;
+	struct gcr_process *process = vmm->driver.process;
 	struct gcr_hand_over request = {0};
 	int result;
 
@@ -695,8 +696,8 @@ int gcr_vmm_hand_over(struct gcr_vmm *vmm, struct gcr_error *error)
 	pthread_mutex_unlock(&process->lock);
 	result = ask_with(vmm, GCR_MESSAGE_HAND_OVER, &request, sizeof(request), NULL, 0, error);
 	/* The workers have been released because of the stop. */
-	if (!result && gcr_task_stopped(vmm->drive.task))
-		return gcr_drive_stopped(error);
+	if (!result && gcr_task_stopped(vmm->driver.task))
+		return gcr_driver_session_stopped(error);
 	return result;
 }
 
@@ -720,8 +721,8 @@ int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error)
 			vmm->handles[range.first + i] = -1;
 		}
 		range.first += range.count;
-		if (!result && gcr_task_stopped(vmm->drive.task))
-			result = gcr_drive_stopped(error);
+		if (!result && gcr_task_stopped(vmm->driver.task))
+			result = gcr_driver_session_stopped(error);
 	}
 	vmm->is_receiving = false;
 	return result;

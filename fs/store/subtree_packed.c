@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The packed pieces of a folder's files: the tables that refer to their chunks
+ * The packed pieces of a subtree's files: the tables that refer to their chunks
  * (fs/pack/pack_table.h), and reading. Packed pieces are holes of the files, but appear to users as
  * data.
  */
-#include "fs/store/folder_private.h"
+#include "fs/store/subtree_private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,26 +33,26 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit)
 	return (bytes + unit - 1) / unit * unit;
 }
 
-uint64_t gcr_folder_table_bytes(uint64_t bytes)
+uint64_t gcr_subtree_table_bytes(uint64_t bytes)
 {
 	return round_up(gcr_pack_table_bytes(bytes), MEMORY_BYTES);
 }
 
 /* ---- packed files ---- */
 
-struct gcr_folder_packed *gcr_folder_packed_find(const struct gcr_folder *folder, ino_t ino)
+struct gcr_subtree_packed *gcr_subtree_packed_find(const struct gcr_subtree *subtree, ino_t ino)
 {
-	struct gcr_folder_packed *packed = folder->packed;
+	struct gcr_subtree_packed *packed = subtree->packed;
 
 	while (packed && packed->ino != ino)
 		packed = packed->next;
 	return packed;
 }
 
-struct gcr_folder_packed *gcr_folder_packed_take(struct gcr_folder *folder, ino_t ino)
+struct gcr_subtree_packed *gcr_subtree_packed_take(struct gcr_subtree *subtree, ino_t ino)
 {
-	struct gcr_folder_packed **link = &folder->packed;
-	struct gcr_folder_packed *packed;
+	struct gcr_subtree_packed **link = &subtree->packed;
+	struct gcr_subtree_packed *packed;
 
 	while (*link && (*link)->ino != ino)
 		link = &(*link)->next;
@@ -62,31 +62,31 @@ struct gcr_folder_packed *gcr_folder_packed_take(struct gcr_folder *folder, ino_
 	return packed;
 }
 
-static void packed_free(struct gcr_folder_packed *packed)
+static void packed_free(struct gcr_subtree_packed *packed)
 {
 	gcr_pack_table_unref(packed->table);
 	free(packed);
 }
 
-static int open_table(const struct gcr_folder *folder, struct gcr_folder_packed *packed)
+static int open_table(const struct gcr_subtree *subtree, struct gcr_subtree_packed *packed)
 {
 	char name[GCR_PACK_TABLE_NAME_BYTES];
 	int result;
 
 	gcr_pack_table_name(packed->ino, name);
-	result = gcr_pack_table_open_again(folder->tables_fd, name, packed->file_bytes,
-					   gcr_packs_uid(folder->packs), &packed->figures,
+	result = gcr_pack_table_open_again(subtree->tables_fd, name, packed->file_bytes,
+					   gcr_packs_uid(subtree->packs), &packed->figures,
 					   &packed->table);
 	return result == -ENOENT || result == -EPROTO ? -EIO : result;
 }
 
-struct gcr_pack_table *gcr_folder_packed_close(struct gcr_folder_packed *packed)
+struct gcr_pack_table *gcr_subtree_packed_close(struct gcr_subtree_packed *packed)
 {
 	gcr_pack_table_figures(packed->table, &packed->figures);
 	return TAKE_PTR(packed->table);
 }
 
-static void get_figures(const struct gcr_folder_packed *packed,
+static void get_figures(const struct gcr_subtree_packed *packed,
 			struct gcr_pack_figures *ret_figures)
 {
 	if (packed->table)
@@ -95,8 +95,8 @@ static void get_figures(const struct gcr_folder_packed *packed,
 		*ret_figures = packed->figures;
 }
 
-void gcr_folder_packed_drop(struct gcr_folder *folder, struct gcr_folder_packed *packed,
-			    uint64_t first, uint64_t end)
+void gcr_subtree_packed_drop(struct gcr_subtree *subtree, struct gcr_subtree_packed *packed,
+			     uint64_t first, uint64_t end)
 {
 	struct gcr_pack_entry entries[DROPPED_PIECES * GCR_PACK_PIECE_CHUNKS];
 	size_t count = 0;
@@ -109,10 +109,10 @@ void gcr_folder_packed_drop(struct gcr_folder *folder, struct gcr_folder_packed 
 		count += GCR_PACK_PIECE_CHUNKS;
 		if (count < GCR_ARRAY_SIZE(entries))
 			continue;
-		gcr_packs_drop(folder->packs, entries, count);
+		gcr_packs_drop(subtree->packs, entries, count);
 		count = 0;
 	}
-	gcr_packs_drop(folder->packs, entries, count);
+	gcr_packs_drop(subtree->packs, entries, count);
 }
 
 /* The state of dropping the chunks of removed files. */
@@ -123,33 +123,33 @@ struct going {
 };
 
 /* Open the table of a removed file: -EIO, -EMFILE, ... */
-static int open_going(struct gcr_folder *folder, struct gcr_folder_packed *packed,
+static int open_going(struct gcr_subtree *subtree, struct gcr_subtree_packed *packed,
 		      struct going *going)
 {
-	int result = packed->table ? 0 : open_table(folder, packed);
+	int result = packed->table ? 0 : open_table(subtree, packed);
 
 	for (; gcr_store_may_try_again(result) && going->attempts; going->attempts--) {
 		poll(NULL, 0, ATTEMPT_MSEC);
-		result = open_table(folder, packed);
+		result = open_table(subtree, packed);
 	}
 	return result;
 }
 
 /* Drops the chunks of a removed file, removes its table, and frees @packed. */
-static void discard(struct gcr_folder *folder, struct gcr_folder_packed *packed,
+static void discard(struct gcr_subtree *subtree, struct gcr_subtree_packed *packed,
 		    struct going *going)
 {
 	char name[GCR_PACK_TABLE_NAME_BYTES];
-	int result = open_going(folder, packed, going);
+	int result = open_going(subtree, packed, going);
 
 	if (result < 0) {
 		going->lost++;
 		going->result = result;
 	} else {
-		gcr_folder_packed_drop(folder, packed, 0, gcr_pack_table_pieces(packed->table));
+		gcr_subtree_packed_drop(subtree, packed, 0, gcr_pack_table_pieces(packed->table));
 	}
 	gcr_pack_table_name(packed->ino, name);
-	unlinkat(folder->tables_fd, name, 0);
+	unlinkat(subtree->tables_fd, name, 0);
 	packed_free(packed);
 }
 
@@ -162,41 +162,41 @@ static void tell_lost(const struct going *going)
 			going->lost, strerror(-going->result));
 }
 
-void gcr_folder_packed_discard(struct gcr_folder *folder, struct gcr_folder_packed *packed)
+void gcr_subtree_packed_discard(struct gcr_subtree *subtree, struct gcr_subtree_packed *packed)
 {
 	struct going going = {.attempts = ATTEMPTS};
 
 	if (!packed)
 		return;
-	discard(folder, packed, &going);
+	discard(subtree, packed, &going);
 	tell_lost(&going);
 }
 
-/* Puts a list of packed files back into the folder's list. Lock: folder. */
-static void put_back_locked(struct gcr_folder *folder, struct gcr_folder_packed *packed)
+/* Puts a list of packed files back into the subtree's list. Lock: subtree. */
+static void put_back_locked(struct gcr_subtree *subtree, struct gcr_subtree_packed *packed)
 {
 	while (packed) {
-		struct gcr_folder_packed *next = packed->next;
+		struct gcr_subtree_packed *next = packed->next;
 
-		packed->next = folder->packed;
-		folder->packed = packed;
+		packed->next = subtree->packed;
+		subtree->packed = packed;
 		packed = next;
 	}
 }
 
-int gcr_folder_discard_packed(struct gcr_folder *folder)
+int gcr_subtree_discard_packed(struct gcr_subtree *subtree)
 {
-	struct gcr_folder_packed *gone = NULL;
-	struct gcr_folder_packed **link;
+	struct gcr_subtree_packed *gone = NULL;
+	struct gcr_subtree_packed **link;
 	struct going going = {0};
 	int result = 0;
 
-	pthread_mutex_lock(&folder->lock);
-	folder->is_going = true;
-	for (link = &folder->packed; *link;) {
-		struct gcr_folder_packed *packed = *link;
+	pthread_mutex_lock(&subtree->lock);
+	subtree->is_going = true;
+	for (link = &subtree->packed; *link;) {
+		struct gcr_subtree_packed *packed = *link;
 
-		if (gcr_folder_inode_find(folder, packed->ino)) {
+		if (gcr_subtree_inode_find(subtree, packed->ino)) {
 			link = &packed->next;
 			continue;
 		}
@@ -204,67 +204,67 @@ int gcr_folder_discard_packed(struct gcr_folder *folder)
 		packed->next = gone;
 		gone = packed;
 	}
-	pthread_mutex_unlock(&folder->lock);
+	pthread_mutex_unlock(&subtree->lock);
 	while (gone) {
-		struct gcr_folder_packed *packed = gone;
+		struct gcr_subtree_packed *packed = gone;
 
-		result = packed->table ? 0 : open_table(folder, packed);
+		result = packed->table ? 0 : open_table(subtree, packed);
 		if (gcr_store_may_try_again(result))
 			break;
 		gone = packed->next;
-		discard(folder, packed, &going);
+		discard(subtree, packed, &going);
 		result = 0;
 	}
-	pthread_mutex_lock(&folder->lock);
-	put_back_locked(folder, gone);
-	pthread_mutex_unlock(&folder->lock);
+	pthread_mutex_lock(&subtree->lock);
+	put_back_locked(subtree, gone);
+	pthread_mutex_unlock(&subtree->lock);
 	tell_lost(&going);
 	return result;
 }
 
-void gcr_folder_packed_finish(struct gcr_folder *folder)
+void gcr_subtree_packed_finish(struct gcr_subtree *subtree)
 {
-	while (folder->packed)
-		packed_free(gcr_folder_packed_take(folder, folder->packed->ino));
-	gcr_packs_unref(folder->packs);
-	if (folder->tables_fd >= 0)
-		close(folder->tables_fd);
+	while (subtree->packed)
+		packed_free(gcr_subtree_packed_take(subtree, subtree->packed->ino));
+	gcr_packs_unref(subtree->packs);
+	if (subtree->tables_fd >= 0)
+		close(subtree->tables_fd);
 }
 
-uint64_t gcr_folder_packed_bytes(const struct gcr_folder_packed *packed)
+uint64_t gcr_subtree_packed_bytes(const struct gcr_subtree_packed *packed)
 {
 	return packed ? packed->memory_bytes : 0;
 }
 
-int gcr_folder_packed_resize(struct gcr_folder *folder, struct gcr_folder_packed *packed,
-			     uint64_t bytes)
+int gcr_subtree_packed_resize(struct gcr_subtree *subtree, struct gcr_subtree_packed *packed,
+			      uint64_t bytes)
 {
 	int result;
 
 	if (packed->file_bytes == bytes)
 		return 0;
-	gcr_folder_packed_drop(folder, packed, gcr_pack_pieces(bytes),
-			       gcr_pack_pieces(packed->file_bytes));
+	gcr_subtree_packed_drop(subtree, packed, gcr_pack_pieces(bytes),
+				gcr_pack_pieces(packed->file_bytes));
 	result = gcr_pack_table_resize(packed->table, bytes);
 	if (result < 0)
 		return result;
 	packed->file_bytes = bytes;
-	if (packed->memory_bytes < gcr_folder_table_bytes(bytes))
-		packed->memory_bytes = gcr_folder_table_bytes(bytes);
+	if (packed->memory_bytes < gcr_subtree_table_bytes(bytes))
+		packed->memory_bytes = gcr_subtree_table_bytes(bytes);
 	return 0;
 }
 
-int gcr_folder_packed_open(struct gcr_folder *folder, ino_t ino, uint64_t file_bytes,
-			   struct gcr_folder_packed **ret_packed)
+int gcr_subtree_packed_open(struct gcr_subtree *subtree, ino_t ino, uint64_t file_bytes,
+			    struct gcr_subtree_packed **ret_packed)
 {
-	struct gcr_folder_packed *packed = gcr_folder_packed_find(folder, ino);
-	int result = packed ? open_table(folder, packed) : 0;
+	struct gcr_subtree_packed *packed = gcr_subtree_packed_find(subtree, ino);
+	int result = packed ? open_table(subtree, packed) : 0;
 
 	if (packed && !result) {
 		/* A daemon may have been killed before it resized the table. */
-		result = gcr_folder_packed_resize(folder, packed, file_bytes);
+		result = gcr_subtree_packed_resize(subtree, packed, file_bytes);
 		if (result < 0)
-			gcr_pack_table_unref(gcr_folder_packed_close(packed));
+			gcr_pack_table_unref(gcr_subtree_packed_close(packed));
 	}
 	if (!result)
 		*ret_packed = packed;
@@ -272,7 +272,7 @@ int gcr_folder_packed_open(struct gcr_folder *folder, ino_t ino, uint64_t file_b
 }
 
 /* Add the blocks of packed pieces, so that these count as if they were in the file. */
-static void add_blocks(const struct gcr_folder_packed *packed, struct stat *stat)
+static void add_blocks(const struct gcr_subtree_packed *packed, struct stat *stat)
 {
 	uint64_t unit = (uint64_t)stat->st_blksize;
 	uint64_t bytes = (uint64_t)stat->st_blocks * 512;
@@ -286,14 +286,14 @@ static void add_blocks(const struct gcr_folder_packed *packed, struct stat *stat
 	stat->st_blocks = (blkcnt_t)((bytes < most ? bytes : most) / 512);
 }
 
-int gcr_folder_stat_fd(const struct gcr_folder *folder, int fd, struct stat *ret_stat)
+int gcr_subtree_stat_fd(const struct gcr_subtree *subtree, int fd, struct stat *ret_stat)
 {
-	const struct gcr_folder_packed *packed;
+	const struct gcr_subtree_packed *packed;
 	struct stat stat;
 
 	if (fstat(fd, &stat) < 0)
 		return -errno;
-	packed = S_ISREG(stat.st_mode) ? gcr_folder_packed_find(folder, stat.st_ino) : NULL;
+	packed = S_ISREG(stat.st_mode) ? gcr_subtree_packed_find(subtree, stat.st_ino) : NULL;
 	if (packed)
 		add_blocks(packed, &stat);
 	*ret_stat = stat;
@@ -302,10 +302,10 @@ int gcr_folder_stat_fd(const struct gcr_folder *folder, int fd, struct stat *ret
 
 /* ---- tables ---- */
 
-int gcr_folder_packed_create(struct gcr_folder *folder, ino_t ino, uint64_t file_bytes,
-			     struct gcr_folder_packed **ret_packed)
+int gcr_subtree_packed_create(struct gcr_subtree *subtree, ino_t ino, uint64_t file_bytes,
+			      struct gcr_subtree_packed **ret_packed)
 {
-	struct gcr_folder_packed *packed = calloc(1, sizeof(*packed));
+	struct gcr_subtree_packed *packed = calloc(1, sizeof(*packed));
 	char name[GCR_PACK_TABLE_NAME_BYTES];
 	struct gcr_error error;
 	int result;
@@ -314,29 +314,29 @@ int gcr_folder_packed_create(struct gcr_folder *folder, ino_t ino, uint64_t file
 		return -ENOMEM;
 	packed->ino = ino;
 	packed->file_bytes = file_bytes;
-	packed->memory_bytes = gcr_folder_table_bytes(file_bytes);
+	packed->memory_bytes = gcr_subtree_table_bytes(file_bytes);
 	gcr_pack_table_name(ino, name);
 	/* An existing table was unreadable, or belongs to a file removed long ago. */
-	unlinkat(folder->tables_fd, name, 0);
-	result = gcr_pack_table_open(folder->tables_fd, name, file_bytes,
-				     gcr_packs_uid(folder->packs), true, &packed->table, &error);
+	unlinkat(subtree->tables_fd, name, 0);
+	result = gcr_pack_table_open(subtree->tables_fd, name, file_bytes,
+				     gcr_packs_uid(subtree->packs), true, &packed->table, &error);
 	if (result < 0) {
 		free(packed);
 		return result;
 	}
-	pthread_mutex_lock(&folder->lock);
-	packed->next = folder->packed;
-	folder->packed = packed;
-	pthread_mutex_unlock(&folder->lock);
+	pthread_mutex_lock(&subtree->lock);
+	packed->next = subtree->packed;
+	subtree->packed = packed;
+	pthread_mutex_unlock(&subtree->lock);
 	*ret_packed = packed;
 	return 0;
 }
 
 /* Open an existing table and read the length of its file from it. */
 static int open_left(int tables_fd, uid_t uid, const char *name,
-		     struct gcr_folder_packed **ret_packed)
+		     struct gcr_subtree_packed **ret_packed)
 {
-	struct gcr_folder_packed *packed = calloc(1, sizeof(*packed));
+	struct gcr_subtree_packed *packed = calloc(1, sizeof(*packed));
 	uint64_t bytes;
 	int result;
 
@@ -351,15 +351,15 @@ static int open_left(int tables_fd, uid_t uid, const char *name,
 	packed->ino = (ino_t)strtoull(name, NULL, 10);
 	packed->memory_bytes = round_up(bytes, MEMORY_BYTES);
 	packed->is_left = true;
-	gcr_pack_table_unref(gcr_folder_packed_close(packed));
+	gcr_pack_table_unref(gcr_subtree_packed_close(packed));
 	*ret_packed = packed;
 	return 0;
 }
 
-static void free_list(struct gcr_folder_packed *list)
+static void free_list(struct gcr_subtree_packed *list)
 {
 	while (list) {
-		struct gcr_folder_packed *packed = list;
+		struct gcr_subtree_packed *packed = list;
 
 		list = packed->next;
 		packed_free(packed);
@@ -367,17 +367,17 @@ static void free_list(struct gcr_folder_packed *list)
 }
 
 /* Open all tables of the directory. */
-static int open_all_left(int tables_fd, uid_t uid, struct gcr_folder_packed **ret_list,
+static int open_all_left(int tables_fd, uid_t uid, struct gcr_subtree_packed **ret_list,
 			 uint64_t *ret_bytes)
 {
 	_cleanup_closedir_ DIR *dir = NULL;
-	struct gcr_folder_packed *list = NULL;
+	struct gcr_subtree_packed *list = NULL;
 	const struct dirent *entry;
 	uint64_t bytes = 0;
 	int result = gcr_beneath_list(tables_fd, ".", &dir);
 
 	while (!result && (entry = readdir(dir))) {
-		struct gcr_folder_packed *packed;
+		struct gcr_subtree_packed *packed;
 
 		if (*entry->d_name == '.')
 			continue;
@@ -391,7 +391,7 @@ static int open_all_left(int tables_fd, uid_t uid, struct gcr_folder_packed **re
 		else if (!result) {
 			packed->next = list;
 			list = packed;
-			bytes += gcr_folder_packed_bytes(packed);
+			bytes += gcr_subtree_packed_bytes(packed);
 		}
 	}
 	if (result < 0) {
@@ -403,52 +403,52 @@ static int open_all_left(int tables_fd, uid_t uid, struct gcr_folder_packed **re
 	return 0;
 }
 
-int gcr_folder_attach_packs(struct gcr_folder *folder, struct gcr_packs *packs, int tables_fd)
+int gcr_subtree_attach_packs(struct gcr_subtree *subtree, struct gcr_packs *packs, int tables_fd)
 {
-	struct gcr_folder_packed *list = NULL;
+	struct gcr_subtree_packed *list = NULL;
 	uint64_t bytes = 0;
 	int result = open_all_left(tables_fd, gcr_packs_uid(packs), &list, &bytes);
 
 	if (result < 0)
 		return result;
-	pthread_mutex_lock(&folder->lock);
-	folder->packs = gcr_packs_ref(packs);
-	folder->tables_fd = tables_fd;
-	folder->packed = list;
-	folder->changes++;
-	pthread_mutex_unlock(&folder->lock);
-	if (folder->room)
-		gcr_room_settle(folder->room, 0, 0, bytes);
-	gcr_folder_end_change(folder);
+	pthread_mutex_lock(&subtree->lock);
+	subtree->packs = gcr_packs_ref(packs);
+	subtree->tables_fd = tables_fd;
+	subtree->packed = list;
+	subtree->changes++;
+	pthread_mutex_unlock(&subtree->lock);
+	if (subtree->room)
+		gcr_room_recount(subtree->room, 0, 0, bytes);
+	gcr_subtree_end_change(subtree);
 	return 0;
 }
 
-struct gcr_packs *gcr_folder_packs(struct gcr_folder *folder)
+struct gcr_packs *gcr_subtree_packs(struct gcr_subtree *subtree)
 {
 	struct gcr_packs *packs;
 
-	pthread_mutex_lock(&folder->lock);
-	packs = folder->packs;
-	pthread_mutex_unlock(&folder->lock);
+	pthread_mutex_lock(&subtree->lock);
+	packs = subtree->packs;
+	pthread_mutex_unlock(&subtree->lock);
 	return packs;
 }
 
-int gcr_folder_tables(struct gcr_folder *folder)
+int gcr_subtree_tables(struct gcr_subtree *subtree)
 {
 	int fd;
 
-	pthread_mutex_lock(&folder->lock);
-	fd = folder->tables_fd;
-	pthread_mutex_unlock(&folder->lock);
+	pthread_mutex_lock(&subtree->lock);
+	fd = subtree->tables_fd;
+	pthread_mutex_unlock(&subtree->lock);
 	return fd;
 }
 
-void gcr_folder_pack_figures(struct gcr_folder *folder, struct gcr_pack_figures *ret_figures)
+void gcr_subtree_pack_figures(struct gcr_subtree *subtree, struct gcr_pack_figures *ret_figures)
 {
 	struct gcr_pack_figures sum = {0};
 
-	pthread_mutex_lock(&folder->lock);
-	for (const struct gcr_folder_packed *packed = folder->packed; packed;
+	pthread_mutex_lock(&subtree->lock);
+	for (const struct gcr_subtree_packed *packed = subtree->packed; packed;
 	     packed = packed->next) {
 		struct gcr_pack_figures figures;
 
@@ -460,33 +460,34 @@ void gcr_folder_pack_figures(struct gcr_folder *folder, struct gcr_pack_figures 
 		sum.zero_bytes += figures.zero_bytes;
 		sum.hole_bytes += figures.hole_bytes;
 	}
-	pthread_mutex_unlock(&folder->lock);
+	pthread_mutex_unlock(&subtree->lock);
 	*ret_figures = sum;
 }
 
-int gcr_folder_each_packed(struct gcr_folder *folder, gcr_pack_table_visit *visit, void *data)
+int gcr_subtree_each_packed(struct gcr_subtree *subtree, gcr_pack_table_visit *visit, void *data)
 {
 	_cleanup_free_ ino_t *inos = NULL;
 	size_t count = 0;
 	int result = 0;
 
 	/* The lock is not held while all tables are read, which takes long. */
-	pthread_mutex_lock(&folder->lock);
-	for (const struct gcr_folder_packed *packed = folder->packed; packed; packed = packed->next)
+	pthread_mutex_lock(&subtree->lock);
+	for (const struct gcr_subtree_packed *packed = subtree->packed; packed;
+	     packed = packed->next)
 		count++;
 	inos = calloc(count + 1, sizeof(*inos));
 	count = 0;
-	for (const struct gcr_folder_packed *packed = folder->packed; packed && inos;
+	for (const struct gcr_subtree_packed *packed = subtree->packed; packed && inos;
 	     packed = packed->next)
 		inos[count++] = packed->ino;
-	pthread_mutex_unlock(&folder->lock);
+	pthread_mutex_unlock(&subtree->lock);
 	if (!inos)
 		return -ENOMEM;
 	for (size_t i = 0; i < count && !result; i++) {
 		char name[GCR_PACK_TABLE_NAME_BYTES];
 
 		gcr_pack_table_name(inos[i], name);
-		result = gcr_pack_table_each(folder->tables_fd, name, visit, data);
+		result = gcr_pack_table_each(subtree->tables_fd, name, visit, data);
 	}
 	return result;
 }
@@ -499,9 +500,9 @@ static int read_chunk(struct gcr_packs *packs, struct gcr_packer *packer,
 	return gcr_packs_read(packs, packer, entry, ret_bytes, gcr_pack_entry_bytes(entry));
 }
 
-int gcr_folder_read_in_piece(struct gcr_packs *packs, struct gcr_packer *packer,
-			     const struct gcr_pack_entry *entries, uint64_t offset, size_t size,
-			     char *ret_bytes)
+int gcr_subtree_read_in_piece(struct gcr_packs *packs, struct gcr_packer *packer,
+			      const struct gcr_pack_entry *entries, uint64_t offset, size_t size,
+			      char *ret_bytes)
 {
 	char scratch[GCR_CHUNK_BYTES];
 	int result = 0;
@@ -525,8 +526,8 @@ int gcr_folder_read_in_piece(struct gcr_packs *packs, struct gcr_packer *packer,
 	return result;
 }
 
-int gcr_folder_read_packed(struct gcr_folder_file *file, uint64_t offset, size_t size, char *buffer,
-			   size_t *ret_size)
+int gcr_subtree_read_packed(struct gcr_subtree_file *file, uint64_t offset, size_t size,
+			    char *buffer, size_t *ret_size)
 {
 	_cleanup_(gcr_packer_destroy_cleanup) struct gcr_packer *packer = NULL;
 	const struct gcr_pack_table *table = file->inode->packed->table;
@@ -552,10 +553,10 @@ int gcr_folder_read_packed(struct gcr_folder_file *file, uint64_t offset, size_t
 		got = part;
 		if (gcr_pack_table_is_packed(table, at / PIECE_BYTES)) {
 			gcr_pack_table_read(table, at / PIECE_BYTES, entries);
-			result = gcr_folder_read_in_piece(file->folder->packs, packer, entries,
-							  at % PIECE_BYTES, part, buffer + done);
+			result = gcr_subtree_read_in_piece(file->subtree->packs, packer, entries,
+							   at % PIECE_BYTES, part, buffer + done);
 		} else {
-			result = gcr_folder_read_file(file->fd, at, part, buffer + done, &got);
+			result = gcr_subtree_read_file(file->fd, at, part, buffer + done, &got);
 		}
 		/* Damaged chunks give -EIO, which cannot be mistaken for another condition. */
 		if (result < 0)
@@ -568,7 +569,7 @@ int gcr_folder_read_packed(struct gcr_folder_file *file, uint64_t offset, size_t
 	return 0;
 }
 
-bool gcr_folder_packed_has_data(const struct gcr_pack_table *table, uint64_t piece)
+bool gcr_subtree_packed_has_data(const struct gcr_pack_table *table, uint64_t piece)
 {
 	return gcr_pack_table_is_packed(table, piece) && !gcr_pack_table_is_hole(table, piece);
 }
@@ -584,7 +585,7 @@ static int64_t seek_data(const struct gcr_pack_table *table, int fd, uint64_t of
 		return -errno;
 	if (in_file >= 0 && (uint64_t)in_file / PIECE_BYTES < pieces)
 		pieces = (uint64_t)in_file / PIECE_BYTES + 1;
-	while (piece < pieces && !gcr_folder_packed_has_data(table, piece))
+	while (piece < pieces && !gcr_subtree_packed_has_data(table, piece))
 		piece++;
 	if (piece == pieces)
 		return in_file < 0 ? -ENXIO : in_file;
@@ -598,11 +599,11 @@ static int64_t seek_hole(const struct gcr_pack_table *table, int fd, uint64_t of
 		uint64_t piece = offset / PIECE_BYTES;
 		off_t hole;
 
-		if (!gcr_folder_packed_has_data(table, piece)) {
+		if (!gcr_subtree_packed_has_data(table, piece)) {
 			hole = lseek(fd, (off_t)offset, SEEK_HOLE);
 			if (hole < 0)
 				return -errno;
-			if (!gcr_folder_packed_has_data(table, (uint64_t)hole / PIECE_BYTES))
+			if (!gcr_subtree_packed_has_data(table, (uint64_t)hole / PIECE_BYTES))
 				return hole;
 			piece = (uint64_t)hole / PIECE_BYTES;
 		}
@@ -611,7 +612,7 @@ static int64_t seek_hole(const struct gcr_pack_table *table, int fd, uint64_t of
 	return (int64_t)size;
 }
 
-int64_t gcr_folder_seek_packed(struct gcr_folder_file *file, int64_t offset, int whence)
+int64_t gcr_subtree_seek_packed(struct gcr_subtree_file *file, int64_t offset, int whence)
 {
 	const struct gcr_pack_table *table = file->inode->packed->table;
 	struct stat stat;

@@ -4,7 +4,7 @@
  * plain buffer (GPUCR_TEST_SEED repeats a run); readers while another thread packs; changes that
  * find no room; files that processes may have mapped; and changes interrupted by a verb.
  */
-#include "fs/store/folder_private.h"
+#include "fs/store/subtree_private.h"
 #include "fs/store/inodes.h"
 
 #include <pthread.h>
@@ -36,14 +36,14 @@ static uint64_t chance(uint64_t below)
 }
 
 static struct gcr_snapshot *snapshot;
-static struct gcr_folder *folder;
+static struct gcr_subtree *subtree;
 static struct gcr_packs *packs;
-static struct gcr_folder_file *packer;
+static struct gcr_subtree_file *packer;
 
 /* For a file that may become longer than it was made. */
-static struct gcr_folder_file *open_packer(void)
+static struct gcr_subtree_file *open_packer(void)
 {
-	struct gcr_folder_file *opened = open_to_pack(snapshot, 0);
+	struct gcr_subtree_file *opened = open_to_pack(snapshot, 0);
 
 	opened->packed_most = UINT64_MAX;
 	return opened;
@@ -57,7 +57,7 @@ static void begin(uint64_t store_bytes, uint64_t bytes)
 	start(store_bytes, 0);
 	CHECK(!try_create(1, bytes, &snapshot, &error));
 	write_pattern(snapshot, 0, 7);
-	folder = gcr_snapshot_folder(snapshot);
+	subtree = gcr_snapshot_subtree(snapshot);
 	packs = begin_packing(snapshot);
 	packer = open_packer();
 }
@@ -66,7 +66,7 @@ static void end(void)
 {
 	struct gcr_packs_figures found;
 
-	gcr_folder_close(TAKE_PTR(packer));
+	gcr_subtree_close(TAKE_PTR(packer));
 	gcr_snapshot_discard(TAKE_PTR(snapshot));
 	wait_used(0);
 	gcr_store_packs_figures(store, &found);
@@ -76,7 +76,7 @@ static void end(void)
 
 /* ---- compared with a plain buffer ---- */
 
-static struct gcr_folder_file *file;
+static struct gcr_subtree_file *file;
 static char *expected; /* MOST + WRITE_MAX bytes; zeros beyond the file's end */
 static uint64_t length;
 static bool has_more; /* memory is allocated beyond the file's end */
@@ -84,12 +84,12 @@ static bool has_more; /* memory is allocated beyond the file's end */
 static void check_read(uint64_t offset, size_t size)
 {
 	size_t rest = offset < length ? (size_t)(length - offset) : 0;
-	struct gcr_folder_bytes bytes;
+	struct gcr_subtree_bytes bytes;
 
-	CHECK(!gcr_folder_read(file, offset, size, &bytes));
+	CHECK(!gcr_subtree_read(file, offset, size, &bytes));
 	CHECK(bytes.size == (rest < size ? rest : size));
 	CHECK(!bytes.size || !memcmp(bytes.bytes, expected + offset, bytes.size));
-	gcr_folder_read_done(file, &bytes);
+	gcr_subtree_read_done(file, &bytes);
 }
 
 static uint64_t some_offset(void)
@@ -127,7 +127,7 @@ static void step_write(void)
 	size_t size = (size_t)some_size();
 
 	fill(expected + offset, size);
-	CHECK(gcr_folder_write(file, expected + offset, size, offset) == (ssize_t)size);
+	CHECK(gcr_subtree_write(file, expected + offset, size, offset) == (ssize_t)size);
 	length = length < offset + size ? offset + size : length;
 }
 
@@ -135,7 +135,7 @@ static void step_truncate(void)
 {
 	uint64_t bytes = chance(3) ? length - chance(length + 1) / 2 : some_offset();
 
-	CHECK(!gcr_folder_truncate(file, bytes));
+	CHECK(!gcr_subtree_truncate(file, bytes));
 	if (bytes < length) {
 		memset(expected + bytes, 0, length - bytes);
 		has_more = false;
@@ -148,7 +148,8 @@ static void step_punch(void)
 	uint64_t offset = some_offset();
 	uint64_t size = some_size();
 
-	CHECK(!gcr_folder_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size));
+	CHECK(!gcr_subtree_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset,
+				    size));
 	memset(expected + offset, 0, size);
 }
 
@@ -158,7 +159,7 @@ static void step_allocate(void)
 	uint64_t size = some_size();
 	int mode = chance(2) ? FALLOC_FL_KEEP_SIZE : 0;
 
-	CHECK(!gcr_folder_allocate(file, mode, offset, size));
+	CHECK(!gcr_subtree_allocate(file, mode, offset, size));
 	if (length < offset + size && mode)
 		has_more = true;
 	else if (length < offset + size)
@@ -168,8 +169,8 @@ static void step_allocate(void)
 UNSEEN static void step_seek(void)
 {
 	uint64_t offset = some_offset();
-	int64_t data = gcr_folder_seek(file, (int64_t)offset, SEEK_DATA);
-	int64_t hole = gcr_folder_seek(file, (int64_t)offset, SEEK_HOLE);
+	int64_t data = gcr_subtree_seek(file, (int64_t)offset, SEEK_DATA);
+	int64_t hole = gcr_subtree_seek(file, (int64_t)offset, SEEK_HOLE);
 
 	if (offset >= length) {
 		CHECK(data == -ENXIO && hole == -ENXIO);
@@ -186,18 +187,18 @@ UNSEEN static void step_seek(void)
 
 static void step_stat(void)
 {
-	struct gcr_folder_entry vram;
-	struct gcr_folder_entry entry;
+	struct gcr_subtree_entry vram;
+	struct gcr_subtree_entry entry;
 	char name[GCR_EXTENT_NAME_BYTES];
 
 	gcr_extent_name(gcr_snapshot_extent(snapshot, 0), name);
-	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
-	CHECK(!gcr_folder_lookup(folder, vram.item, name, &entry));
+	CHECK(!gcr_subtree_lookup(subtree, GCR_SUBTREE_ROOT, "vram", &vram));
+	CHECK(!gcr_subtree_lookup(subtree, vram.item, name, &entry));
 	CHECK((uint64_t)entry.stat.st_size == length);
-	CHECK(!gcr_folder_stat(folder, entry.item, &entry.stat));
+	CHECK(!gcr_subtree_stat(subtree, entry.item, &entry.stat));
 	CHECK((uint64_t)entry.stat.st_size == length);
-	gcr_folder_forget(folder, entry.item, 1);
-	gcr_folder_forget(folder, vram.item, 1);
+	gcr_subtree_forget(subtree, entry.item, 1);
+	gcr_subtree_forget(subtree, vram.item, 1);
 }
 
 /* The data ranges of a file, and the memory that stat(2) reports. */
@@ -213,14 +214,14 @@ static void look(struct shape *shape)
 	int64_t at = 0;
 
 	shape->count = 0;
-	pthread_mutex_lock(&folder->lock);
-	CHECK(!gcr_folder_stat_fd(folder, packer->fd, &stat));
-	pthread_mutex_unlock(&folder->lock);
+	pthread_mutex_lock(&subtree->lock);
+	CHECK(!gcr_subtree_stat_fd(subtree, packer->fd, &stat));
+	pthread_mutex_unlock(&subtree->lock);
 	shape->blocks = stat.st_blocks;
-	while ((at = gcr_folder_seek(packer, at, SEEK_DATA)) >= 0) {
+	while ((at = gcr_subtree_seek(packer, at, SEEK_DATA)) >= 0) {
 		CHECK(shape->count + 2 <= GCR_ARRAY_SIZE(shape->edges));
 		shape->edges[shape->count++] = at;
-		at = gcr_folder_seek(packer, at, SEEK_HOLE);
+		at = gcr_subtree_seek(packer, at, SEEK_HOLE);
 		shape->edges[shape->count++] = at;
 	}
 }
@@ -243,7 +244,7 @@ static bool is_full(uint64_t piece)
 	uint64_t end = (piece + 1) * PIECE < length ? (piece + 1) * PIECE : length;
 
 	return piece * PIECE < length &&
-	       gcr_folder_seek(packer, (int64_t)(piece * PIECE), SEEK_HOLE) >= (int64_t)end &&
+	       gcr_subtree_seek(packer, (int64_t)(piece * PIECE), SEEK_HOLE) >= (int64_t)end &&
 	       !gcr_pack_is_zero(expected + piece * PIECE, end - piece * PIECE);
 }
 
@@ -277,7 +278,7 @@ static void step_unpack(void)
 	int result;
 
 	look(&before);
-	result = gcr_folder_unpack_piece(packer, piece);
+	result = gcr_subtree_unpack_piece(packer, piece);
 	CHECK(!result || result == -ENODATA);
 	look(&after);
 	CHECK(is_same(&before, &after, piece));
@@ -285,7 +286,7 @@ static void step_unpack(void)
 
 static void step_reopen(void)
 {
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
 }
 
@@ -315,7 +316,7 @@ static void test_as_any_other(void)
 			check_read(0, MOST + WRITE_MAX + 1);
 	}
 	check_read(0, MOST + WRITE_MAX + 1);
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	free(expected);
 	end();
 }
@@ -327,7 +328,7 @@ static sem_t may_write;
 
 static void *read_on(void *data)
 {
-	struct gcr_folder_file *reader = data;
+	struct gcr_subtree_file *reader = data;
 	while (!atomic_load(&is_over))
 		CHECK(has_pattern(reader, LENGTH, 7));
 	return NULL;
@@ -336,7 +337,7 @@ static void *read_on(void *data)
 /* Writes bytes that the file already has. */
 static void *write_on(void *data)
 {
-	struct gcr_folder_file *writer = data;
+	struct gcr_subtree_file *writer = data;
 	uint64_t words[512];
 	uint64_t at = 0;
 
@@ -344,7 +345,7 @@ static void *write_on(void *data)
 	while (!sem_wait(&may_write) && !atomic_load(&is_over)) {
 		for (size_t i = 0; i < GCR_ARRAY_SIZE(words); i++)
 			words[i] = pattern(at + i * sizeof(*words), 7);
-		CHECK(gcr_folder_write(writer, words, sizeof(words), at) == sizeof(words));
+		CHECK(gcr_subtree_write(writer, words, sizeof(words), at) == sizeof(words));
 		at = (at + 777 * sizeof(words)) % (6 * MIB);
 	}
 	return NULL;
@@ -352,7 +353,7 @@ static void *write_on(void *data)
 
 static void test_beside_others(void)
 {
-	struct gcr_folder_file *files[THREADS + 1];
+	struct gcr_subtree_file *files[THREADS + 1];
 	pthread_t threads[THREADS + 1];
 	unsigned int packed = 0;
 
@@ -364,15 +365,15 @@ static void test_beside_others(void)
 				      files[i]));
 	}
 	for (int round = 0; round < ROUNDS; round++) {
-		for (uint64_t piece = 0; piece < gcr_folder_pieces(packer); piece++) {
+		for (uint64_t piece = 0; piece < gcr_subtree_pieces(packer); piece++) {
 			int result = pack_piece(packs, packer, piece);
 
 			CHECK(!result || result == -EAGAIN || result == -ENODATA);
 			packed += !result;
 			CHECK(!sem_post(&may_write));
 		}
-		for (uint64_t piece = 0; piece < gcr_folder_pieces(packer); piece++) {
-			int result = gcr_folder_unpack_piece(packer, piece);
+		for (uint64_t piece = 0; piece < gcr_subtree_pieces(packer); piece++) {
+			int result = gcr_subtree_unpack_piece(packer, piece);
 
 			CHECK(!result || result == -ENODATA);
 		}
@@ -381,7 +382,7 @@ static void test_beside_others(void)
 	CHECK(!sem_post(&may_write));
 	for (int i = 0; i <= THREADS; i++) {
 		CHECK(!pthread_join(threads[i], NULL));
-		gcr_folder_close(files[i]);
+		gcr_subtree_close(files[i]);
 	}
 	CHECK(packed && !sem_destroy(&may_write));
 	check_account(snapshot);
@@ -396,36 +397,36 @@ static void test_pack_and_write(void)
 {
 	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
 	char *buffer = malloc(GCR_PACK_PIECE_BYTES);
-	struct gcr_folder_file *other;
+	struct gcr_subtree_file *other;
 	uint64_t writes;
 	size_t size;
 
 	begin(64 * MIB, 4 * MIB);
 	CHECK(buffer && !open_outside(snapshot, 0, O_RDWR, &other));
-	CHECK(!gcr_folder_read_piece(packer, 1, buffer, &size, &writes));
+	CHECK(!gcr_subtree_read_piece(packer, 1, buffer, &size, &writes));
 	CHECK(size == PIECE && !memcmp(buffer, buffer, size));
 	add_chunks(packs, buffer, size, entries);
-	CHECK(gcr_folder_pack_piece(other, 1, entries, writes) == -EBADF);
-	CHECK(gcr_folder_write(other, buffer, 1, 0) == 1);
-	CHECK(gcr_folder_pack_piece(packer, 1, entries, writes) == -EAGAIN);
-	CHECK(gcr_folder_write(other, buffer, 1, 0) == 1);
-	CHECK(!gcr_folder_read_piece(packer, 1, buffer, &size, &writes));
-	CHECK(!gcr_folder_pack_piece(packer, 1, entries, writes));
-	CHECK(gcr_folder_pack_piece(packer, 1, entries, writes) == -EAGAIN);
-	CHECK(gcr_folder_read_piece(packer, 1, buffer, &size, &writes) == -ENODATA);
-	CHECK(gcr_folder_read_piece(packer, 2, buffer, &size, &writes) == -ENODATA);
-	gcr_folder_begin_verb(folder);
-	CHECK(gcr_folder_read_piece(packer, 0, buffer, &size, &writes) == -EBUSY);
-	CHECK(gcr_folder_pack_piece(packer, 0, entries, writes) == -EBUSY);
-	CHECK(gcr_folder_unpack_piece(packer, 1) == -EBUSY);
+	CHECK(gcr_subtree_pack_piece(other, 1, entries, writes) == -EBADF);
+	CHECK(gcr_subtree_write(other, buffer, 1, 0) == 1);
+	CHECK(gcr_subtree_pack_piece(packer, 1, entries, writes) == -EAGAIN);
+	CHECK(gcr_subtree_write(other, buffer, 1, 0) == 1);
+	CHECK(!gcr_subtree_read_piece(packer, 1, buffer, &size, &writes));
+	CHECK(!gcr_subtree_pack_piece(packer, 1, entries, writes));
+	CHECK(gcr_subtree_pack_piece(packer, 1, entries, writes) == -EAGAIN);
+	CHECK(gcr_subtree_read_piece(packer, 1, buffer, &size, &writes) == -ENODATA);
+	CHECK(gcr_subtree_read_piece(packer, 2, buffer, &size, &writes) == -ENODATA);
+	gcr_subtree_begin_verb(subtree);
+	CHECK(gcr_subtree_read_piece(packer, 0, buffer, &size, &writes) == -EBUSY);
+	CHECK(gcr_subtree_pack_piece(packer, 0, entries, writes) == -EBUSY);
+	CHECK(gcr_subtree_unpack_piece(packer, 1) == -EBUSY);
 	CHECK(gcr_snapshot_open_to_pack(snapshot, 0, &file) == -EBUSY);
-	gcr_folder_end_verb(folder);
-	CHECK(gcr_folder_unpack_piece(packer, 1) == -EBUSY);
-	gcr_folder_close(packer);
+	gcr_subtree_end_verb(subtree);
+	CHECK(gcr_subtree_unpack_piece(packer, 1) == -EBUSY);
+	gcr_subtree_close(packer);
 	packer = open_packer();
-	CHECK(!gcr_folder_unpack_piece(packer, 1));
-	CHECK(gcr_folder_unpack_piece(packer, 1) == -ENODATA);
-	gcr_folder_close(other);
+	CHECK(!gcr_subtree_unpack_piece(packer, 1));
+	CHECK(gcr_subtree_unpack_piece(packer, 1) == -ENODATA);
+	gcr_subtree_close(other);
 	free(buffer);
 	end();
 }
@@ -458,43 +459,43 @@ static void test_no_room(void)
 	 */
 	CHECK(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
 	set_limit(5 * MIB);
-	CHECK(gcr_folder_write(file, &taken, 8, 4 * MIB) == -ENOSPC);
-	CHECK(gcr_folder_truncate(file, 4 * MIB + 1) == -ENOSPC);
-	CHECK(gcr_folder_unpack_piece(packer, 2) == -ENOSPC);
+	CHECK(gcr_subtree_write(file, &taken, 8, 4 * MIB) == -ENOSPC);
+	CHECK(gcr_subtree_truncate(file, 4 * MIB + 1) == -ENOSPC);
+	CHECK(gcr_subtree_unpack_piece(packer, 2) == -ENOSPC);
 	set_limit(RLIM_INFINITY);
-	gcr_folder_pack_figures(folder, &found);
+	gcr_subtree_pack_figures(subtree, &found);
 	CHECK(found.pieces == 4 && has_pattern(file, 8 * MIB, 7));
 	check_account(snapshot);
 	/* Take all room of the store: none is reserved for the file, and none is left over. */
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
 	CHECK(!gcr_room_create(store, 0, &nothing, 0, &others));
 	while (!gcr_room_take(others, 0, 65536))
 		taken += 65536;
 	/* Take the room for metadata too, which this test does not write. */
-	while (!gcr_room_take(folder->room, 0, 65536))
+	while (!gcr_room_take(subtree->room, 0, 65536))
 		own += 65536;
-	CHECK(gcr_folder_write(file, &taken, 8, 4 * MIB) == -ENOSPC);
-	CHECK(gcr_folder_allocate(file, 0, 3 * MIB, MIB) == -ENOSPC);
-	CHECK(gcr_folder_truncate(file, 4 * MIB + 1) == -ENOSPC);
-	CHECK(gcr_folder_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1, 2 * MIB) ==
+	CHECK(gcr_subtree_write(file, &taken, 8, 4 * MIB) == -ENOSPC);
+	CHECK(gcr_subtree_allocate(file, 0, 3 * MIB, MIB) == -ENOSPC);
+	CHECK(gcr_subtree_truncate(file, 4 * MIB + 1) == -ENOSPC);
+	CHECK(gcr_subtree_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1, 2 * MIB) ==
 	      -ENOSPC);
-	CHECK(gcr_folder_unpack_piece(packer, 2) == -ENOSPC);
-	gcr_folder_pack_figures(folder, &found);
+	CHECK(gcr_subtree_unpack_piece(packer, 2) == -ENOSPC);
+	gcr_subtree_pack_figures(subtree, &found);
 	CHECK(found.pieces == 4 && has_pattern(file, 8 * MIB, 7));
 	check_account(snapshot);
 	/* Removing whole pieces needs no room. */
-	CHECK(!gcr_folder_truncate(file, 6 * MIB));
-	CHECK(!gcr_folder_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4 * MIB,
-				   10 * MIB));
-	gcr_folder_pack_figures(folder, &found);
+	CHECK(!gcr_subtree_truncate(file, 6 * MIB));
+	CHECK(!gcr_subtree_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4 * MIB,
+				    10 * MIB));
+	gcr_subtree_pack_figures(subtree, &found);
 	CHECK(found.pieces == 2 && has_pattern(file, 8 * MIB, 7) == false);
-	gcr_room_settle(folder->room, own, 0, 0);
-	gcr_room_settle(others, taken, 0, 0);
+	gcr_room_recount(subtree->room, own, 0, 0);
+	gcr_room_recount(others, taken, 0, 0);
 	gcr_room_destroy(others);
-	CHECK(gcr_folder_write(file, &taken, 8, 2 * MIB) == 8);
+	CHECK(gcr_subtree_write(file, &taken, 8, 2 * MIB) == 8);
 	check_account(snapshot);
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	end();
 }
 
@@ -502,21 +503,21 @@ static void test_no_room(void)
 
 static void test_mapped(void)
 {
-	struct gcr_folder_bytes bytes;
+	struct gcr_subtree_bytes bytes;
 	void *map;
 	int fd;
 
 	begin(64 * MIB, 4 * MIB);
-	gcr_folder_close(packer);
+	gcr_subtree_close(packer);
 	CHECK(!open_outside(snapshot, 0, O_RDONLY, &file));
-	CHECK(gcr_folder_pass(file));
+	CHECK(gcr_subtree_pass(file));
 	packer = open_packer();
 	CHECK(pack_piece(packs, packer, 0) == -ETXTBSY);
 	/* The kernel has the file itself open (passthrough), later only its mapped pages. */
 	fd = gcr_snapshot_open_file(snapshot, 0, false);
 	map = mmap(NULL, 4 * MIB, PROT_READ, MAP_SHARED, fd, 0);
 	CHECK(fd >= 0 && map != MAP_FAILED);
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	CHECK(pack_piece(packs, packer, 0) == -ETXTBSY);
 	close(fd);
 	CHECK(pack_piece(packs, packer, 0) == -ETXTBSY);
@@ -524,40 +525,40 @@ static void test_mapped(void)
 	CHECK(!munmap(map, 4 * MIB));
 	CHECK(!pack_piece(packs, packer, 0));
 	CHECK(!open_outside(snapshot, 0, O_RDONLY, &file));
-	CHECK(!gcr_folder_pass(file) && has_pattern(file, 4 * MIB, 7));
+	CHECK(!gcr_subtree_pass(file) && has_pattern(file, 4 * MIB, 7));
 	CHECK(!pack_piece(packs, packer, 1));
-	CHECK(!gcr_folder_pass(file) && has_pattern(file, 4 * MIB, 7));
+	CHECK(!gcr_subtree_pass(file) && has_pattern(file, 4 * MIB, 7));
 	/* The file is as before and is read from the daemon's mapping. */
-	CHECK(!gcr_folder_unpack_piece(packer, 0) && !gcr_folder_unpack_piece(packer, 1));
-	CHECK(!gcr_folder_read(file, 0, 8, &bytes) && !bytes.buffer);
-	gcr_folder_read_done(file, &bytes);
+	CHECK(!gcr_subtree_unpack_piece(packer, 0) && !gcr_subtree_unpack_piece(packer, 1));
+	CHECK(!gcr_subtree_read(file, 0, 8, &bytes) && !bytes.buffer);
+	gcr_subtree_read_done(file, &bytes);
 	CHECK(!pack_piece(packs, packer, 1));
-	CHECK(!gcr_folder_read(file, 0, 8, &bytes) && bytes.buffer);
-	gcr_folder_read_done(file, &bytes);
-	CHECK(!gcr_folder_unpack_piece(packer, 1) && gcr_folder_pass(file));
+	CHECK(!gcr_subtree_read(file, 0, 8, &bytes) && bytes.buffer);
+	gcr_subtree_read_done(file, &bytes);
+	CHECK(!gcr_subtree_unpack_piece(packer, 1) && gcr_subtree_pass(file));
 	check_account(snapshot);
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	end();
 }
 
 /* The kernel has forgotten a packed file, and looks it up again. */
 static void test_looked_up_again(void)
 {
-	struct gcr_folder_entry made[2];
+	struct gcr_subtree_entry made[2];
 	struct stat stat;
 
 	begin(64 * MIB, 4 * MIB);
 	for (int i = 0; i < 2; i++) /* takes the item numbers that the file and its directory had */
-		CHECK(!gcr_folder_mkdir(folder, GCR_FOLDER_ROOT, i ? "b" : "a", 0700, geteuid(),
-					getegid(), &made[i]));
+		CHECK(!gcr_subtree_mkdir(subtree, GCR_SUBTREE_ROOT, i ? "b" : "a", 0700, geteuid(),
+					 getegid(), &made[i]));
 	CHECK(!open_outside(snapshot, 0, O_RDONLY, &file));
-	CHECK(gcr_folder_pass(file));
+	CHECK(gcr_subtree_pass(file));
 	for (int i = 0; i < 2; i++)
-		CHECK(!gcr_folder_stat(folder, made[i].item, &stat) && S_ISDIR(stat.st_mode));
-	gcr_folder_close(file);
+		CHECK(!gcr_subtree_stat(subtree, made[i].item, &stat) && S_ISDIR(stat.st_mode));
+	gcr_subtree_close(file);
 	for (int i = 0; i < 2; i++) {
-		CHECK(!gcr_folder_remove(folder, GCR_FOLDER_ROOT, i ? "b" : "a", true));
-		gcr_folder_forget(folder, made[i].item, 1);
+		CHECK(!gcr_subtree_remove(subtree, GCR_SUBTREE_ROOT, i ? "b" : "a", true));
+		gcr_subtree_forget(subtree, made[i].item, 1);
 	}
 	end();
 }
@@ -575,7 +576,7 @@ static void test_linked(void)
 	vram_fd = gcr_snapshot_directory(snapshot);
 	CHECK(!linkat(vram_fd, name, store->fd, "linked", 0));
 	CHECK(pack_piece(packs, packer, 0) == -EMLINK);
-	CHECK(lseek(gcr_folder_file_fd(packer), 0, SEEK_HOLE) == 4 * MIB);
+	CHECK(lseek(gcr_subtree_file_fd(packer), 0, SEEK_HOLE) == 4 * MIB);
 	check_account(snapshot);
 	CHECK(!unlinkat(store->fd, "linked", 0));
 	CHECK(!pack_piece(packs, packer, 0));
@@ -592,14 +593,14 @@ static pthread_t verb;
 
 static void *begin_verb(void *data)
 {
-	gcr_folder_begin_verb(data);
+	gcr_subtree_begin_verb(data);
 	return NULL;
 }
 
 static void begin_verb_beside(void)
 {
-	CHECK(!pthread_create(&verb, NULL, begin_verb, folder));
-	while (!gcr_folder_is_unwanted(folder))
+	CHECK(!pthread_create(&verb, NULL, begin_verb, subtree));
+	while (!gcr_subtree_is_unwanted(subtree))
 		usleep(100);
 }
 
@@ -620,17 +621,17 @@ off_t lseek(int fd, off_t offset, int whence)
  */
 static void test_fragments(void)
 {
-	struct gcr_folder_entry entry;
+	struct gcr_subtree_entry entry;
 
 	begin(256 * MIB, 4 * MIB);
-	CHECK(!gcr_folder_create_file(folder, GCR_FOLDER_ROOT, "fragments", O_RDWR, 0600, geteuid(),
-				      getegid(), &entry, &file));
+	CHECK(!gcr_subtree_create_file(subtree, GCR_SUBTREE_ROOT, "fragments", O_RDWR, 0600,
+				       geteuid(), getegid(), &entry, &file));
 	atomic_store(&fragments_left, FRAGMENTS);
-	CHECK(gcr_folder_allocate(file, FALLOC_FL_KEEP_SIZE, 0, 8192ull * FRAGMENTS) == -EBUSY);
+	CHECK(gcr_subtree_allocate(file, FALLOC_FL_KEEP_SIZE, 0, 8192ull * FRAGMENTS) == -EBUSY);
 	CHECK(atomic_exchange(&fragments_left, -1) > FRAGMENTS / 4);
 	CHECK(!pthread_join(verb, NULL));
-	gcr_folder_end_verb(folder);
-	gcr_folder_close(file);
+	gcr_subtree_end_verb(subtree);
+	gcr_subtree_close(file);
 	end();
 }
 
@@ -643,23 +644,23 @@ static void test_punched_since(void)
 
 	begin(512 * MIB, 8 * MIB);
 	CHECK(!pack_piece(packs, packer, 0));
-	gcr_folder_close(TAKE_PTR(packer));
+	gcr_subtree_close(TAKE_PTR(packer));
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
-	CHECK(!gcr_folder_allocate(file, FALLOC_FL_KEEP_SIZE, 8 * MIB, 4 * MIB));
-	gcr_folder_close(file);
+	CHECK(!gcr_subtree_allocate(file, FALLOC_FL_KEEP_SIZE, 8 * MIB, 4 * MIB));
+	gcr_subtree_close(file);
 	gcr_inodes_begin();
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
-	CHECK(!gcr_folder_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 8 * MIB));
+	CHECK(!gcr_subtree_allocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 8 * MIB));
 	for (uint64_t at = 0; at < 8 * MIB; at += 4096) {
-		struct gcr_folder_bytes bytes;
+		struct gcr_subtree_bytes bytes;
 
-		CHECK(!gcr_folder_read(file, at + 8, 8, &bytes));
+		CHECK(!gcr_subtree_read(file, at + 8, 8, &bytes));
 		CHECK(!*(const uint64_t *)bytes.bytes);
-		gcr_folder_read_done(file, &bytes);
+		gcr_subtree_read_done(file, &bytes);
 	}
-	gcr_folder_pack_figures(folder, &found);
+	gcr_subtree_pack_figures(subtree, &found);
 	CHECK(!found.pieces);
-	gcr_folder_close(file);
+	gcr_subtree_close(file);
 	end();
 }
 
@@ -669,48 +670,48 @@ static void test_punched_since(void)
 static void test_names(void)
 {
 	struct gcr_pack_figures found;
-	struct gcr_folder_entry vram;
-	struct gcr_folder_entry made;
-	struct gcr_folder_file *other;
+	struct gcr_subtree_entry vram;
+	struct gcr_subtree_entry made;
+	struct gcr_subtree_file *other;
 	char name[GCR_EXTENT_NAME_BYTES];
 
 	begin(64 * MIB, 4 * MIB);
 	CHECK(pack_all(packs, packer) == 2);
 	gcr_extent_name(gcr_snapshot_extent(snapshot, 0), name);
-	CHECK(!gcr_folder_lookup(folder, GCR_FOLDER_ROOT, "vram", &vram));
-	CHECK(!gcr_folder_rename(folder, vram.item, name, GCR_FOLDER_ROOT, "moved", 0));
-	CHECK(!gcr_folder_create_file(folder, vram.item, name, O_RDWR, 0600, geteuid(), getegid(),
-				      &made, &other));
-	CHECK(gcr_folder_write(other, "other", 5, 0) == 5);
+	CHECK(!gcr_subtree_lookup(subtree, GCR_SUBTREE_ROOT, "vram", &vram));
+	CHECK(!gcr_subtree_rename(subtree, vram.item, name, GCR_SUBTREE_ROOT, "moved", 0));
+	CHECK(!gcr_subtree_create_file(subtree, vram.item, name, O_RDWR, 0600, geteuid(), getegid(),
+				       &made, &other));
+	CHECK(gcr_subtree_write(other, "other", 5, 0) == 5);
 	CHECK(read_size(other, 0, 100) == 5);
-	gcr_folder_close(other);
+	gcr_subtree_close(other);
 	/* Rename back onto the new file: the old file has its name again. */
-	CHECK(!gcr_folder_rename(folder, GCR_FOLDER_ROOT, "moved", vram.item, name, 0));
+	CHECK(!gcr_subtree_rename(subtree, GCR_SUBTREE_ROOT, "moved", vram.item, name, 0));
 	check_pattern(snapshot, 0, 7);
 	check_account(snapshot);
 	/* The file is replaced while a reader has it open. */
 	CHECK(!open_outside(snapshot, 0, O_RDONLY, &file));
-	gcr_folder_close(packer);
-	CHECK(!gcr_folder_create_file(folder, GCR_FOLDER_ROOT, "temporary", O_RDWR, 0600, geteuid(),
-				      getegid(), &made, &other));
-	gcr_folder_close(other);
-	CHECK(!gcr_folder_rename(folder, GCR_FOLDER_ROOT, "temporary", vram.item, name, 0));
+	gcr_subtree_close(packer);
+	CHECK(!gcr_subtree_create_file(subtree, GCR_SUBTREE_ROOT, "temporary", O_RDWR, 0600,
+				       geteuid(), getegid(), &made, &other));
+	gcr_subtree_close(other);
+	CHECK(!gcr_subtree_rename(subtree, GCR_SUBTREE_ROOT, "temporary", vram.item, name, 0));
 	CHECK(has_pattern(file, 4 * MIB, 7));
-	gcr_folder_pack_figures(folder, &found);
+	gcr_subtree_pack_figures(subtree, &found);
 	CHECK(found.pieces == 2);
-	gcr_folder_close(file);
-	gcr_folder_pack_figures(folder, &found);
+	gcr_subtree_close(file);
+	gcr_subtree_pack_figures(subtree, &found);
 	CHECK(!found.pieces);
 	check_account(snapshot);
 	/* The file is replaced while it is not open. */
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
-	CHECK(gcr_folder_write(file, "bytes", 5, 0) == 5);
-	gcr_folder_close(file);
+	CHECK(gcr_subtree_write(file, "bytes", 5, 0) == 5);
+	gcr_subtree_close(file);
 	packer = open_packer();
 	CHECK(pack_all(packs, packer) == 1);
-	gcr_folder_close(TAKE_PTR(packer));
-	CHECK(!gcr_folder_remove(folder, vram.item, name, false));
-	gcr_folder_pack_figures(folder, &found);
+	gcr_subtree_close(TAKE_PTR(packer));
+	CHECK(!gcr_subtree_remove(subtree, vram.item, name, false));
+	gcr_subtree_pack_figures(subtree, &found);
 	CHECK(!found.pieces);
 	check_account(snapshot);
 	end();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Removing and moving names of a folder. System calls on names are made with the folder's lock
+ * Removing and moving names of a subtree. System calls on names are made with the subtree's lock
  * held; operations that may take long are done before it is taken or after it is released.
  */
-#include "fs/store/folder_private.h"
+#include "fs/store/subtree_private.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -27,17 +27,17 @@ struct removal {
 	int fd; /* so that pages are not freed with the lock held; -1: no such name */
 	struct stat stat;
 	uint32_t item;
-	struct gcr_folder_packed *packed; /* of a file that is not open */
+	struct gcr_subtree_packed *packed; /* of a file that is not open */
 };
 
 /*
  * Find the file that has the name; no error if the name does not exist. -EMFILE, -ENOMEM, ...: the
  * file cannot be examined now.
  */
-static int removal_init(struct gcr_folder *folder, struct removal *removal, uint32_t parent,
+static int removal_init(struct gcr_subtree *subtree, struct removal *removal, uint32_t parent,
 			int parent_fd, const char *name)
 {
-	removal->item = gcr_folder_item_find(folder, parent, name);
+	removal->item = gcr_subtree_item_find(subtree, parent, name);
 	removal->fd = openat(parent_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 	if (removal->fd < 0)
 		return errno == ENOENT ? 0 : -errno;
@@ -52,167 +52,167 @@ static int removal_init(struct gcr_folder *folder, struct removal *removal, uint
 
 /*
  * The name has been removed, or (@is_replaced) is another file's now: update items, account and
- * inode. Lock: folder.
+ * inode. Lock: subtree.
  */
-static void removal_done(struct gcr_folder *folder, struct removal *removal, bool is_replaced)
+static void removal_done(struct gcr_subtree *subtree, struct removal *removal, bool is_replaced)
 {
-	struct gcr_folder_inode *inode;
+	struct gcr_subtree_inode *inode;
 
 	/* Reads the new link count and change time. */
 	if (removal->fd >= 0)
 		fstat(removal->fd, &removal->stat);
-	if (removal->item != GCR_FOLDER_NONE)
-		gcr_folder_item_remove(folder, removal->item,
-				       removal->fd >= 0 ? &removal->stat : NULL);
+	if (removal->item != GCR_SUBTREE_NONE)
+		gcr_subtree_item_remove(subtree, removal->item,
+					removal->fd >= 0 ? &removal->stat : NULL);
 	if (removal->fd >= 0 && !is_replaced)
-		gcr_folder_remove_entry(folder);
+		gcr_subtree_remove_entry(subtree);
 	if (removal->fd < 0)
 		return;
-	inode = gcr_folder_inode_find(folder, removal->stat.st_ino);
+	inode = gcr_subtree_inode_find(subtree, removal->stat.st_ino);
 	if (inode) {
 		inode->is_unlinked = true;
 		return;
 	}
-	removal->packed = gcr_folder_packed_take(folder, removal->stat.st_ino);
-	folder->changes++; /* until removal_finish() */
+	removal->packed = gcr_subtree_packed_take(subtree, removal->stat.st_ino);
+	subtree->changes++; /* until removal_finish() */
 }
 
 /*
- * Finishes a removal after removal_done(): settles the memory of the file, unless the folder has
- * the file open. Without the lock.
+ * Finishes a removal after removal_done(): stops counting the memory of the file, unless the
+ * subtree has the file open. Without the lock.
  */
-static void removal_finish(struct gcr_folder *folder, struct removal *removal, bool was_open)
+static void removal_finish(struct gcr_subtree *subtree, struct removal *removal, bool was_open)
 {
 	uint64_t bytes =
-		(uint64_t)removal->stat.st_blocks * 512 + gcr_folder_packed_bytes(removal->packed);
+		(uint64_t)removal->stat.st_blocks * 512 + gcr_subtree_packed_bytes(removal->packed);
 
 	if (removal->fd < 0)
 		return;
-	/* For an open file, the folder counts the bytes until the file is closed. */
-	gcr_folder_settle_inode(folder, removal->fd, was_open ? 0 : bytes, false);
+	/* For an open file, the subtree counts the bytes until the file is closed. */
+	gcr_subtree_uncount_inode(subtree, removal->fd, was_open ? 0 : bytes, false);
 	close(TAKE_FD(removal->fd));
 	if (was_open)
 		return;
-	gcr_folder_packed_discard(folder, TAKE_PTR(removal->packed));
-	if (folder->room) {
-		gcr_room_settle(folder->room, 0, bytes, 0);
-		gcr_room_trim(folder->room);
+	gcr_subtree_packed_discard(subtree, TAKE_PTR(removal->packed));
+	if (subtree->room) {
+		gcr_room_recount(subtree->room, 0, bytes, 0);
+		gcr_room_trim(subtree->room);
 	}
-	gcr_folder_end_change(folder);
+	gcr_subtree_end_change(subtree);
 }
 
-/* Has the folder the file of this removal open? Lock: folder. */
-static bool is_open(struct gcr_folder *folder, const struct removal *removal)
+/* Has the subtree the file of this removal open? Lock: subtree. */
+static bool is_open(struct gcr_subtree *subtree, const struct removal *removal)
 {
-	return removal->fd >= 0 && gcr_folder_inode_find(folder, removal->stat.st_ino);
+	return removal->fd >= 0 && gcr_subtree_inode_find(subtree, removal->stat.st_ino);
 }
 
-/* Removes a name; on 0 removal_finish() has to follow, with *ret_was_open. Lock: folder. */
-static int unlink_locked(struct gcr_folder *folder, uint32_t parent, int parent_fd,
+/* Removes a name; on 0 removal_finish() has to follow, with *ret_was_open. Lock: subtree. */
+static int unlink_locked(struct gcr_subtree *subtree, uint32_t parent, int parent_fd,
 			 const char *name, int flags, struct removal *removal, bool *ret_was_open)
 {
-	int result = removal_init(folder, removal, parent, parent_fd, name);
+	int result = removal_init(subtree, removal, parent, parent_fd, name);
 
 	if (result < 0)
 		return result;
-	*ret_was_open = is_open(folder, removal);
+	*ret_was_open = is_open(subtree, removal);
 	if (unlinkat(parent_fd, name, flags) < 0)
 		return -errno;
-	removal_done(folder, removal, false);
+	removal_done(subtree, removal, false);
 	return 0;
 }
 
-int gcr_folder_remove(struct gcr_folder *folder, uint32_t parent, const char *name,
-		      bool is_directory)
+int gcr_subtree_remove(struct gcr_subtree *subtree, uint32_t parent, const char *name,
+		       bool is_directory)
 {
 	struct removal removal = {.fd = -1};
 	bool was_open = false;
 	int parent_fd;
-	int result = gcr_folder_lock_names(folder);
+	int result = gcr_subtree_lock_names(subtree);
 
 	if (result < 0)
 		return result;
-	parent_fd = gcr_folder_open_directory(folder, parent);
+	parent_fd = gcr_subtree_open_directory(subtree, parent);
 	result = parent_fd;
 	if (parent_fd >= 0) {
-		result = unlink_locked(folder, parent, parent_fd, name,
+		result = unlink_locked(subtree, parent, parent_fd, name,
 				       is_directory ? AT_REMOVEDIR : 0, &removal, &was_open);
 		close(parent_fd);
 	}
-	pthread_mutex_unlock(&folder->lock);
+	pthread_mutex_unlock(&subtree->lock);
 	if (!result)
-		removal_finish(folder, &removal, was_open);
+		removal_finish(subtree, &removal, was_open);
 	else if (removal.fd >= 0)
 		close(removal.fd);
 	return result;
 }
 
-int gcr_folder_take_out(struct gcr_folder *folder, const char *name)
+int gcr_subtree_take_out(struct gcr_subtree *subtree, const char *name)
 {
 	struct removal removal = {.fd = -1};
 	bool was_open = false;
 	int result;
 
-	pthread_mutex_lock(&folder->lock);
-	result = unlink_locked(folder, GCR_FOLDER_ROOT, folder->root_fd, name, 0, &removal,
+	pthread_mutex_lock(&subtree->lock);
+	result = unlink_locked(subtree, GCR_SUBTREE_ROOT, subtree->root_fd, name, 0, &removal,
 			       &was_open);
-	pthread_mutex_unlock(&folder->lock);
+	pthread_mutex_unlock(&subtree->lock);
 	if (!result)
-		removal_finish(folder, &removal, was_open);
+		removal_finish(subtree, &removal, was_open);
 	else if (removal.fd >= 0)
 		close(removal.fd);
 	return result == -ENOENT ? 0 : result;
 }
 
 /*
- * Moves the file @name into the folder's own directory, where @removal is that of a replaced file.
- * On 0 the caller counts the new file, then calls gcr_folder_end_change() and removal_finish().
- * Lock: folder.
+ * Moves the file @name into the subtree's own directory, where @removal is that of a replaced file.
+ * On 0 the caller counts the new file, then calls gcr_subtree_end_change() and removal_finish().
+ * Lock: subtree.
  */
-static int put_locked(struct gcr_folder *folder, int from_fd, const char *name,
+static int put_locked(struct gcr_subtree *subtree, int from_fd, const char *name,
 		      struct removal *removal, bool *ret_was_open)
 {
-	int result = removal_init(folder, removal, GCR_FOLDER_ROOT, folder->root_fd, name);
+	int result = removal_init(subtree, removal, GCR_SUBTREE_ROOT, subtree->root_fd, name);
 	bool is_replaced = removal->fd >= 0;
 
 	if (!result && !is_replaced)
-		result = gcr_folder_add_entry(folder, 0);
+		result = gcr_subtree_add_entry(subtree, 0);
 	if (result < 0)
 		return result;
-	*ret_was_open = is_open(folder, removal);
-	if (renameat(from_fd, name, folder->root_fd, name) < 0) {
+	*ret_was_open = is_open(subtree, removal);
+	if (renameat(from_fd, name, subtree->root_fd, name) < 0) {
 		result = -errno;
 		if (!is_replaced)
-			gcr_folder_remove_entry(folder);
+			gcr_subtree_remove_entry(subtree);
 		return result;
 	}
-	removal_done(folder, removal, is_replaced);
-	folder->changes++; /* until the new file counts */
+	removal_done(subtree, removal, is_replaced);
+	subtree->changes++; /* until the new file counts */
 	return 0;
 }
 
-int gcr_folder_put(struct gcr_folder *folder, int from_fd, const char *name)
+int gcr_subtree_put(struct gcr_subtree *subtree, int from_fd, const char *name)
 {
-	struct removal removal = {.fd = -1, .item = GCR_FOLDER_NONE};
+	struct removal removal = {.fd = -1, .item = GCR_SUBTREE_NONE};
 	bool was_open = false;
 	struct stat stat;
 	int result;
 
 	if (fstatat(from_fd, name, &stat, AT_SYMLINK_NOFOLLOW) < 0)
 		return -errno;
-	pthread_mutex_lock(&folder->lock);
-	result = put_locked(folder, from_fd, name, &removal, &was_open);
-	pthread_mutex_unlock(&folder->lock);
+	pthread_mutex_lock(&subtree->lock);
+	result = put_locked(subtree, from_fd, name, &removal, &was_open);
+	pthread_mutex_unlock(&subtree->lock);
 	if (result < 0) {
 		if (removal.fd >= 0)
 			close(removal.fd);
 		return result;
 	}
 	/* The new file counts before the old one does not any more. */
-	if (folder->room)
-		gcr_room_settle(folder->room, 0, 0, gcr_folder_blocks_bytes(&stat));
-	gcr_folder_end_change(folder);
-	removal_finish(folder, &removal, was_open);
+	if (subtree->room)
+		gcr_room_recount(subtree->room, 0, 0, gcr_subtree_blocks_bytes(&stat));
+	gcr_subtree_end_change(subtree);
+	removal_finish(subtree, &removal, was_open);
 	return 0;
 }
 
@@ -247,8 +247,8 @@ static int height_of(int parent_fd, const char *name, int max, int *names_left)
 	return most + 1;
 }
 
-/* Would a directory of @height levels be too deep below its new parent? Lock: folder. */
-static int check_depth(const struct gcr_folder *folder, int height, uint32_t new_parent)
+/* Would a directory of @height levels be too deep below its new parent? Lock: subtree. */
+static int check_depth(const struct gcr_subtree *subtree, int height, uint32_t new_parent)
 {
 	char path[PATH_MAX];
 	unsigned int depth;
@@ -256,29 +256,30 @@ static int check_depth(const struct gcr_folder *folder, int height, uint32_t new
 
 	if (height < 0)
 		return height;
-	result = gcr_folder_item_path(folder, new_parent, path, &depth);
+	result = gcr_subtree_item_path(subtree, new_parent, path, &depth);
 	if (result < 0)
 		return result;
 	return depth + (unsigned int)height > GCR_STORE_DEPTH_MAX ? -ENAMETOOLONG : 0;
 }
 
-/* Move the items along with their files. Lock: folder. */
-static void rename_items(struct gcr_folder *folder, uint32_t from, uint32_t parent,
+/* Move the items along with their files. Lock: subtree. */
+static void rename_items(struct gcr_subtree *subtree, uint32_t from, uint32_t parent,
 			 uint32_t new_parent, const char *name, const char *new_name,
 			 unsigned int flags)
 {
-	uint32_t to = gcr_folder_item_find(folder, new_parent, new_name);
+	uint32_t to = gcr_subtree_item_find(subtree, new_parent, new_name);
 
-	if (flags & RENAME_EXCHANGE && from != GCR_FOLDER_NONE && to != GCR_FOLDER_NONE) {
-		gcr_folder_item_exchange(folder, from, to);
+	if (flags & RENAME_EXCHANGE && from != GCR_SUBTREE_NONE && to != GCR_SUBTREE_NONE) {
+		gcr_subtree_item_exchange(subtree, from, to);
 		return;
 	}
 	/* An item without memory for its new name becomes stale. */
-	if (flags & RENAME_EXCHANGE && to != GCR_FOLDER_NONE &&
-	    gcr_folder_item_move(folder, to, parent, name) < 0)
-		gcr_folder_item_remove(folder, to, NULL);
-	if (from != GCR_FOLDER_NONE && gcr_folder_item_move(folder, from, new_parent, new_name) < 0)
-		gcr_folder_item_remove(folder, from, NULL);
+	if (flags & RENAME_EXCHANGE && to != GCR_SUBTREE_NONE &&
+	    gcr_subtree_item_move(subtree, to, parent, name) < 0)
+		gcr_subtree_item_remove(subtree, to, NULL);
+	if (from != GCR_SUBTREE_NONE &&
+	    gcr_subtree_item_move(subtree, from, new_parent, new_name) < 0)
+		gcr_subtree_item_remove(subtree, from, NULL);
 }
 
 /* The directories between which names are moved; both may be the same one. */
@@ -297,12 +298,12 @@ static void parents_close(struct parents *parents)
 }
 
 /*
- * As gcr_folder_lock_names(): on 0 the folder's lock is held. The height of the moved directories
+ * As gcr_subtree_lock_names(): on 0 the subtree's lock is held. The height of the moved directories
  * is determined without the lock, because there may be many directories below them and other
  * threads wait. Only if directories were made in the meantime, the height is determined again, with
  * the lock held.
  */
-static int lock_names_to_move(struct gcr_folder *folder, uint32_t parent, const char *name,
+static int lock_names_to_move(struct gcr_subtree *subtree, uint32_t parent, const char *name,
 			      uint32_t new_parent, const char *new_name, unsigned int flags,
 			      struct parents *ret_parents)
 {
@@ -314,56 +315,56 @@ static int lock_names_to_move(struct gcr_folder *folder, uint32_t parent, const 
 		int names_left = MOVE_NAMES_MAX;
 		int height = 0;
 		int other_height = 0;
-		int result = gcr_folder_lock_names(folder);
+		int result = gcr_subtree_lock_names(subtree);
 
 		if (result < 0)
 			return result;
-		made = folder->directories_made;
-		parents.from_fd = gcr_folder_open_directory(folder, parent);
-		parents.to_fd = parents.from_fd < 0 ? -1
-						    : gcr_folder_open_directory(folder, new_parent);
+		made = subtree->directories_made;
+		parents.from_fd = gcr_subtree_open_directory(subtree, parent);
+		parents.to_fd =
+			parents.from_fd < 0 ? -1 : gcr_subtree_open_directory(subtree, new_parent);
 		result = parents.from_fd < 0 ? parents.from_fd
 			 : parents.to_fd < 0 ? parents.to_fd
 					     : 0;
 		if (!result && measures) {
 			if (!keeps_lock)
-				pthread_mutex_unlock(&folder->lock);
+				pthread_mutex_unlock(&subtree->lock);
 			height = height_of(parents.from_fd, name, GCR_STORE_DEPTH_MAX + 1,
 					   &names_left);
 			if (flags & RENAME_EXCHANGE)
 				other_height = height_of(parents.to_fd, new_name,
 							 GCR_STORE_DEPTH_MAX + 1, &names_left);
 			if (!keeps_lock)
-				result = gcr_folder_lock_names(folder);
+				result = gcr_subtree_lock_names(subtree);
 			if (result < 0) {
 				parents_close(&parents);
 				return result;
 			}
 		}
-		if (!result && measures && folder->directories_made != made) {
-			pthread_mutex_unlock(&folder->lock);
+		if (!result && measures && subtree->directories_made != made) {
+			pthread_mutex_unlock(&subtree->lock);
 			parents_close(&parents);
 			continue;
 		}
 		if (!result && measures)
-			result = check_depth(folder, height, new_parent);
+			result = check_depth(subtree, height, new_parent);
 		if (!result && measures && flags & RENAME_EXCHANGE)
-			result = check_depth(folder, other_height, parent);
+			result = check_depth(subtree, other_height, parent);
 		if (!result) {
 			parents.moves_directory = height > 0 || other_height > 0;
 			*ret_parents = parents;
 			return 0;
 		}
-		pthread_mutex_unlock(&folder->lock);
+		pthread_mutex_unlock(&subtree->lock);
 		parents_close(&parents);
 		return result;
 	}
 }
 
-int gcr_folder_rename(struct gcr_folder *folder, uint32_t parent, const char *name,
-		      uint32_t new_parent, const char *new_name, unsigned int flags)
+int gcr_subtree_rename(struct gcr_subtree *subtree, uint32_t parent, const char *name,
+		       uint32_t new_parent, const char *new_name, unsigned int flags)
 {
-	struct removal removal = {.fd = -1, .item = GCR_FOLDER_NONE};
+	struct removal removal = {.fd = -1, .item = GCR_SUBTREE_NONE};
 	bool same = parent == new_parent && !strcmp(name, new_name);
 	struct parents parents = {.from_fd = -1, .to_fd = -1};
 	bool was_open = false;
@@ -372,26 +373,26 @@ int gcr_folder_rename(struct gcr_folder *folder, uint32_t parent, const char *na
 
 	if (flags & ~(unsigned int)(RENAME_NOREPLACE | RENAME_EXCHANGE))
 		return -EINVAL;
-	result = lock_names_to_move(folder, parent, name, new_parent, new_name, flags, &parents);
+	result = lock_names_to_move(subtree, parent, name, new_parent, new_name, flags, &parents);
 	if (result < 0)
 		return result;
 	if (!(flags & RENAME_EXCHANGE) && !same) {
-		result = removal_init(folder, &removal, new_parent, parents.to_fd, new_name);
-		was_open = is_open(folder, &removal);
+		result = removal_init(subtree, &removal, new_parent, parents.to_fd, new_name);
+		was_open = is_open(subtree, &removal);
 	}
 	if (!result && renameat2(parents.from_fd, name, parents.to_fd, new_name, flags) < 0)
 		result = -errno;
 	if (!result && !same) {
-		folder->directories_made += parents.moves_directory;
-		from = gcr_folder_item_find(folder, parent, name);
+		subtree->directories_made += parents.moves_directory;
+		from = gcr_subtree_item_find(subtree, parent, name);
 		if (!(flags & RENAME_EXCHANGE))
-			removal_done(folder, &removal, false);
-		rename_items(folder, from, parent, new_parent, name, new_name, flags);
+			removal_done(subtree, &removal, false);
+		rename_items(subtree, from, parent, new_parent, name, new_name, flags);
 	}
 	parents_close(&parents);
-	pthread_mutex_unlock(&folder->lock);
+	pthread_mutex_unlock(&subtree->lock);
 	if (!result)
-		removal_finish(folder, &removal, was_open);
+		removal_finish(subtree, &removal, was_open);
 	else if (removal.fd >= 0)
 		close(removal.fd);
 	return result;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Changes of open files of a folder: writing, truncating, allocating, unpacking; one change at a
+ * Changes of open files of a subtree: writing, truncating, allocating, unpacking; one change at a
  * time for each file. Data is written with pwrite(2), where a full store is an error and not a
  * signal. The store promises the memory that a change may allocate before the change begins.
  */
-#include "fs/store/folder_private.h"
+#include "fs/store/subtree_private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@
  * pages of each hole. A page that the kernel has allocated counts as a hole until data has been
  * written to it. -EBUSY: a verb has begun.
  */
-static int growth(const struct gcr_folder_file *file, uint64_t offset, uint64_t end,
+static int growth(const struct gcr_subtree_file *file, uint64_t offset, uint64_t end,
 		  uint64_t *ret_bytes)
 {
 	uint64_t next_page = 0; /* the pages before are counted */
@@ -35,7 +35,7 @@ static int growth(const struct gcr_folder_file *file, uint64_t offset, uint64_t 
 		uint64_t first;
 		uint64_t last;
 
-		if (++holes % HOLES_MAX == 0 && gcr_folder_is_unwanted(file->folder))
+		if (++holes % HOLES_MAX == 0 && gcr_subtree_is_unwanted(file->subtree))
 			return -EBUSY;
 		/* Beyond the end of the file everything is a hole. */
 		if (hole < 0)
@@ -59,65 +59,65 @@ static int growth(const struct gcr_folder_file *file, uint64_t offset, uint64_t 
 
 /* One change of a file's contents. Its room is taken first. */
 struct change {
-	struct gcr_folder_file *file;
+	struct gcr_subtree_file *file;
 	struct gcr_room *room;
 	uint64_t taken_bytes;
 	bool is_filled; /* the file had old_bytes and was extended */
 	off_t old_bytes;
-	struct gcr_folder_plan plan;
+	struct gcr_subtree_plan plan;
 };
 
-void gcr_folder_settle_room(struct gcr_folder_file *file, uint64_t taken_bytes)
+void gcr_subtree_recount_room(struct gcr_subtree_file *file, uint64_t taken_bytes)
 {
-	struct gcr_folder_inode *inode = file->inode;
-	struct gcr_room *room = file->folder->room;
+	struct gcr_subtree_inode *inode = file->inode;
+	struct gcr_room *room = file->subtree->room;
 	uint64_t before = inode->counted_bytes;
 	struct stat stat;
 
 	if (!fstat(file->fd, &stat))
 		inode->counted_bytes =
-			gcr_folder_blocks_bytes(&stat) + gcr_folder_packed_bytes(inode->packed);
+			gcr_subtree_blocks_bytes(&stat) + gcr_subtree_packed_bytes(inode->packed);
 	if (room)
-		gcr_room_settle(room, taken_bytes, before, inode->counted_bytes);
+		gcr_room_recount(room, taken_bytes, before, inode->counted_bytes);
 }
 
-/* Ends a change that begin() has begun, and settles the account. */
+/* Ends a change that begin() has begun, and recounts the memory of the file. */
 static void end(struct change *change)
 {
-	struct gcr_folder_file *file = change->file;
-	struct gcr_folder_inode *inode = file->inode;
+	struct gcr_subtree_file *file = change->file;
+	struct gcr_subtree_inode *inode = file->inode;
 
-	gcr_folder_may_map(inode);
-	gcr_folder_settle_packed(file);
-	gcr_folder_settle_room(file, change->taken_bytes);
+	gcr_subtree_may_map(inode);
+	gcr_subtree_trim_packed(file);
+	gcr_subtree_recount_room(file, change->taken_bytes);
 	pthread_mutex_unlock(&inode->change_lock);
-	gcr_folder_end_change(file->folder);
+	gcr_subtree_end_change(file->subtree);
 }
 
 /* The user whose quota limits the change; 0: the daemon, without a quota. */
-static uid_t writer_of(const struct gcr_folder_file *file)
+static uid_t writer_of(const struct gcr_subtree_file *file)
 {
 	return file->opener == (uid_t)-1 ? 0 : file->opener;
 }
 
 /* Would the change make the file longer or shorter than @size? */
-static bool resizes(enum gcr_folder_change kind, uint64_t end, uint64_t size)
+static bool resizes(enum gcr_subtree_change kind, uint64_t end, uint64_t size)
 {
-	if (kind == GCR_FOLDER_TRUNCATE)
+	if (kind == GCR_SUBTREE_TRUNCATE)
 		return end != size;
-	return (kind == GCR_FOLDER_WRITE || kind == GCR_FOLDER_ALLOCATE) && end > size;
+	return (kind == GCR_SUBTREE_WRITE || kind == GCR_SUBTREE_ALLOCATE) && end > size;
 }
 
 /*
  * Plans the change of packed pieces, and takes the room that the change may need. -EBUSY: another
- * folder has the file, and would not count the new length or memory; -ENOSPC, -EDQUOT, ... Lock:
+ * subtree has the file, and would not count the new length or memory; -ENOSPC, -EDQUOT, ... Lock:
  * the inode's change_lock.
  */
-static int take_room(struct change *change, enum gcr_folder_change kind, uint64_t offset,
+static int take_room(struct change *change, enum gcr_subtree_change kind, uint64_t offset,
 		     uint64_t end)
 {
-	bool takes = kind != GCR_FOLDER_TRUNCATE && kind != GCR_FOLDER_PUNCH;
-	struct gcr_folder_file *file = change->file;
+	bool takes = kind != GCR_SUBTREE_TRUNCATE && kind != GCR_SUBTREE_PUNCH;
+	struct gcr_subtree_file *file = change->file;
 	struct stat stat;
 	uint64_t bytes = 0;
 	int result = 0;
@@ -126,14 +126,15 @@ static int take_room(struct change *change, enum gcr_folder_change kind, uint64_
 	if (fstat(file->fd, &stat) < 0)
 		return -errno;
 	/*
-	 * Two folders with the same file have two locks, so neither may change the length while the
-	 * other relies on it. Besides, bytes that one folder cuts off would be lost to the other.
+	 * Two subtrees with the same file have two locks, so neither may change the length while
+	 * the other relies on it. Besides, bytes that one subtree cuts off would be lost to the
+	 * other.
 	 */
-	is_shared = gcr_folder_is_shared(file, &stat);
+	is_shared = gcr_subtree_is_shared(file, &stat);
 	if (is_shared && resizes(kind, end, (uint64_t)stat.st_size))
 		return -EBUSY;
 	if (file->inode->packed)
-		result = gcr_folder_plan(file, kind, offset, end, &change->plan);
+		result = gcr_subtree_plan(file, kind, offset, end, &change->plan);
 	if (result < 0 || !change->room)
 		return result;
 	if (takes)
@@ -142,7 +143,7 @@ static int take_room(struct change *change, enum gcr_folder_change kind, uint64_
 		return result;
 	change->taken_bytes = bytes + change->plan.further_bytes;
 	/*
-	 * The other folder has counted the file as it was: memory allocated here would not be
+	 * The other subtree has counted the file as it was: memory allocated here would not be
 	 * counted.
 	 */
 	if (change->taken_bytes && is_shared)
@@ -154,7 +155,7 @@ static int take_room(struct change *change, enum gcr_folder_change kind, uint64_
  * After a change of owner or mode by root, users who had the file open may have lost the right to
  * write.
  */
-static int check_rights(const struct gcr_folder_file *file)
+static int check_rights(const struct gcr_subtree_file *file)
 {
 	struct stat stat;
 
@@ -170,32 +171,32 @@ static int check_rights(const struct gcr_folder_file *file)
  * Begin a change: on 0 its room is taken, and the packed pieces that it affects are unpacked. For a
  * truncation @offset equals @end_offset.
  */
-static int begin(struct change *change, struct gcr_folder_file *file, enum gcr_folder_change kind,
+static int begin(struct change *change, struct gcr_subtree_file *file, enum gcr_subtree_change kind,
 		 uint64_t offset, uint64_t end_offset)
 {
-	struct gcr_folder_inode *inode = file->inode;
+	struct gcr_subtree_inode *inode = file->inode;
 	int result;
 
 	if (!file->is_writable && !file->is_packer)
 		return -EBADF;
-	result = gcr_folder_begin_change(file->folder, file->epoch);
+	result = gcr_subtree_begin_change(file->subtree, file->epoch);
 	if (result < 0)
 		return result;
 	pthread_mutex_lock(&inode->change_lock);
 	inode->writes++;
-	*change = (struct change){.file = file, .room = file->folder->room};
+	*change = (struct change){.file = file, .room = file->subtree->room};
 	/* Waiting for other changes may have taken long. */
-	result = gcr_folder_is_unwanted(file->folder) ? -EBUSY : check_rights(file);
+	result = gcr_subtree_is_unwanted(file->subtree) ? -EBUSY : check_rights(file);
 	if (!result)
 		result = take_room(change, kind, offset, end_offset);
 	if (result < 0) {
 		pthread_mutex_unlock(&inode->change_lock);
-		gcr_folder_end_change(file->folder);
+		gcr_subtree_end_change(file->subtree);
 		return result;
 	}
-	gcr_folder_unmap(inode);
+	gcr_subtree_unmap(inode);
 	if (inode->packed)
-		result = gcr_folder_carry_out(file, &change->plan);
+		result = gcr_subtree_carry_out(file, &change->plan);
 	if (result < 0)
 		end(change);
 	return result;
@@ -205,18 +206,18 @@ static int begin(struct change *change, struct gcr_folder_file *file, enum gcr_f
 static int drop_gone(struct change *change, int result)
 {
 	if (!result && change->file->inode->packed)
-		gcr_folder_drop_gone(change->file, &change->plan);
+		gcr_subtree_drop_gone(change->file, &change->plan);
 	pthread_rwlock_unlock(&change->file->inode->pack_lock);
 	return result;
 }
 
-bool gcr_folder_is_unwanted(struct gcr_folder *folder)
+bool gcr_subtree_is_unwanted(struct gcr_subtree *subtree)
 {
 	bool is;
 
-	pthread_mutex_lock(&folder->lock);
-	is = folder->verbs || folder->is_retired;
-	pthread_mutex_unlock(&folder->lock);
+	pthread_mutex_lock(&subtree->lock);
+	is = subtree->verbs || subtree->is_retired;
+	pthread_mutex_unlock(&subtree->lock);
 	return is;
 }
 
@@ -231,7 +232,7 @@ static int fill_up_to(struct change *change, uint64_t end)
 	uint64_t bytes;
 	int result;
 
-	if (!gcr_folder_is_passed(change->file))
+	if (!gcr_subtree_is_passed(change->file))
 		return 0;
 	if (fstat(fd, &stat) < 0)
 		return -errno;
@@ -249,7 +250,7 @@ static int fill_up_to(struct change *change, uint64_t end)
 	change->old_bytes = stat.st_size;
 	for (uint64_t at = (uint64_t)stat.st_size; at < end; at += bytes) {
 		bytes = end - at < FILL_BYTES ? end - at : FILL_BYTES;
-		if (gcr_folder_is_unwanted(change->file->folder))
+		if (gcr_subtree_is_unwanted(change->file->subtree))
 			return -EBUSY;
 		if (fallocate(fd, 0, (off_t)at, (off_t)bytes) < 0)
 			return -errno;
@@ -265,7 +266,7 @@ static int unfill(const struct change *change, int result)
 	return result;
 }
 
-ssize_t gcr_folder_write_file(int fd, const char *bytes, size_t size, uint64_t offset)
+ssize_t gcr_subtree_write_file(int fd, const char *bytes, size_t size, uint64_t offset)
 {
 	size_t written = 0;
 
@@ -284,8 +285,8 @@ ssize_t gcr_folder_write_file(int fd, const char *bytes, size_t size, uint64_t o
 	return (ssize_t)written;
 }
 
-ssize_t gcr_folder_write(struct gcr_folder_file *file, const void *bytes, size_t size,
-			 uint64_t offset)
+ssize_t gcr_subtree_write(struct gcr_subtree_file *file, const void *bytes, size_t size,
+			  uint64_t offset)
 {
 	struct change change;
 	struct stat stat;
@@ -300,25 +301,25 @@ ssize_t gcr_folder_write(struct gcr_folder_file *file, const void *bytes, size_t
 	}
 	if (offset > INT64_MAX - size)
 		return -EFBIG;
-	result = begin(&change, file, GCR_FOLDER_WRITE, offset, offset + size);
+	result = begin(&change, file, GCR_SUBTREE_WRITE, offset, offset + size);
 	if (result < 0)
 		return result;
 	result = fill_up_to(&change, offset);
-	written = result < 0 ? result : gcr_folder_write_file(file->fd, bytes, size, offset);
+	written = result < 0 ? result : gcr_subtree_write_file(file->fd, bytes, size, offset);
 	if (written < 0)
 		written = unfill(&change, (int)written);
 	end(&change);
 	return written;
 }
 
-int gcr_folder_truncate(struct gcr_folder_file *file, uint64_t bytes)
+int gcr_subtree_truncate(struct gcr_subtree_file *file, uint64_t bytes)
 {
 	struct change change;
 	int result;
 
 	if (bytes > INT64_MAX)
 		return -EFBIG;
-	result = begin(&change, file, GCR_FOLDER_TRUNCATE, bytes, bytes);
+	result = begin(&change, file, GCR_SUBTREE_TRUNCATE, bytes, bytes);
 	if (result < 0)
 		return result;
 	result = fill_up_to(&change, bytes);
@@ -334,7 +335,7 @@ int gcr_folder_truncate(struct gcr_folder_file *file, uint64_t bytes)
 
 static bool is_wanted(void *data)
 {
-	return !gcr_folder_is_unwanted(data);
+	return !gcr_subtree_is_unwanted(data);
 }
 
 /*
@@ -343,8 +344,8 @@ static bool is_wanted(void *data)
  */
 static int punch_without_holes(struct change *change, uint64_t offset, uint64_t end)
 {
-	struct gcr_folder_file *file = change->file;
-	const struct gcr_wanted wanted = {is_wanted, file->folder};
+	struct gcr_subtree_file *file = change->file;
+	const struct gcr_wanted wanted = {is_wanted, file->subtree};
 	int result = gcr_store_write_zeros(file->fd, offset, end, &wanted);
 
 	pthread_rwlock_wrlock(&file->inode->pack_lock);
@@ -353,7 +354,7 @@ static int punch_without_holes(struct change *change, uint64_t offset, uint64_t 
 
 static int allocate(struct change *change, int mode, uint64_t offset, uint64_t bytes)
 {
-	struct gcr_folder_file *file = change->file;
+	struct gcr_subtree_file *file = change->file;
 	int result;
 
 	pthread_rwlock_wrlock(&file->inode->pack_lock);
@@ -364,7 +365,7 @@ static int allocate(struct change *change, int mode, uint64_t offset, uint64_t b
 /* Is there room for the whole range? The room itself is taken step by step. */
 static int check_room(const struct change *change, uint64_t offset, uint64_t end)
 {
-	const struct gcr_folder_file *file = change->file;
+	const struct gcr_subtree_file *file = change->file;
 	uint64_t bytes;
 	int result;
 
@@ -374,17 +375,17 @@ static int check_room(const struct change *change, uint64_t offset, uint64_t end
 	if (!result)
 		result = gcr_room_take(change->room, writer_of(file), bytes);
 	if (!result)
-		gcr_room_settle(change->room, bytes, file->inode->counted_bytes,
-				file->inode->counted_bytes);
+		gcr_room_recount(change->room, bytes, file->inode->counted_bytes,
+				 file->inode->counted_bytes);
 	return result;
 }
 
-static bool is_passed(const struct gcr_folder_file *file)
+static bool is_passed(const struct gcr_subtree_file *file)
 {
 	bool is;
 
 	pthread_mutex_lock(&file->inode->change_lock);
-	is = gcr_folder_is_passed(file);
+	is = gcr_subtree_is_passed(file);
 	pthread_mutex_unlock(&file->inode->change_lock);
 	return is;
 }
@@ -394,8 +395,8 @@ static bool is_passed(const struct gcr_folder_file *file)
  * so that no hole is left before the range. Punching beyond the end of the file is one step, as it
  * never takes long.
  */
-static int find_step(const struct gcr_folder_file *file,
-		     const struct gcr_folder_allocation *allocation, uint64_t *ret_offset,
+static int find_step(const struct gcr_subtree_file *file,
+		     const struct gcr_subtree_allocation *allocation, uint64_t *ret_offset,
 		     uint64_t *ret_end)
 {
 	bool punches = allocation->mode & FALLOC_FL_PUNCH_HOLE;
@@ -416,11 +417,12 @@ static int find_step(const struct gcr_folder_file *file,
 	 * at once.
 	 */
 	*ret_offset = offset;
-	*ret_end = file->folder->room || punches ? end : allocation->end;
+	*ret_end = file->subtree->room || punches ? end : allocation->end;
 	return 0;
 }
 
-int gcr_folder_allocate_some(struct gcr_folder_file *file, struct gcr_folder_allocation *allocation)
+int gcr_subtree_allocate_some(struct gcr_subtree_file *file,
+			      struct gcr_subtree_allocation *allocation)
 {
 	int mode = allocation->mode;
 	bool takes = !(mode & FALLOC_FL_PUNCH_HOLE);
@@ -439,9 +441,9 @@ int gcr_folder_allocate_some(struct gcr_folder_file *file, struct gcr_folder_all
 	if (result < 0)
 		return result;
 	result = begin(&change, file,
-		       !takes			    ? GCR_FOLDER_PUNCH
-		       : mode & FALLOC_FL_KEEP_SIZE ? GCR_FOLDER_ALLOCATE_WITHIN
-						    : GCR_FOLDER_ALLOCATE,
+		       !takes			    ? GCR_SUBTREE_PUNCH
+		       : mode & FALLOC_FL_KEEP_SIZE ? GCR_SUBTREE_ALLOCATE_WITHIN
+						    : GCR_SUBTREE_ALLOCATE,
 		       offset, end_offset);
 	if (result < 0)
 		return result;
@@ -449,7 +451,7 @@ int gcr_folder_allocate_some(struct gcr_folder_file *file, struct gcr_folder_all
 		result = check_room(&change, offset, allocation->end);
 	if (!result && grows)
 		result = fill_up_to(&change, offset);
-	if (!result && !takes && gcr_folder_is_passed(file))
+	if (!result && !takes && gcr_subtree_is_passed(file))
 		result = punch_without_holes(&change, offset, end_offset);
 	else if (!result)
 		result = allocate(&change, mode, offset, end_offset - offset);
@@ -463,23 +465,23 @@ int gcr_folder_allocate_some(struct gcr_folder_file *file, struct gcr_folder_all
 	return end_offset < allocation->end;
 }
 
-int gcr_folder_allocate(struct gcr_folder_file *file, int mode, uint64_t offset, uint64_t bytes)
+int gcr_subtree_allocate(struct gcr_subtree_file *file, int mode, uint64_t offset, uint64_t bytes)
 {
-	struct gcr_folder_allocation allocation = {.mode = mode, .offset = offset};
+	struct gcr_subtree_allocation allocation = {.mode = mode, .offset = offset};
 	int result;
 
 	if (offset > INT64_MAX || bytes > INT64_MAX - offset)
 		return -EFBIG;
 	allocation.end = offset + bytes;
 	do
-		result = gcr_folder_allocate_some(file, &allocation);
+		result = gcr_subtree_allocate_some(file, &allocation);
 	while (result > 0);
 	return result;
 }
 
-int gcr_folder_unpack_piece(struct gcr_folder_file *file, uint64_t piece)
+int gcr_subtree_unpack_piece(struct gcr_subtree_file *file, uint64_t piece)
 {
-	struct gcr_folder_inode *inode = file->inode;
+	struct gcr_subtree_inode *inode = file->inode;
 	struct change change;
 	bool is_packed;
 	int result;
@@ -490,7 +492,7 @@ int gcr_folder_unpack_piece(struct gcr_folder_file *file, uint64_t piece)
 	if (!is_packed)
 		return -ENODATA;
 	/* A change without data only unpacks the piece. */
-	result = begin(&change, file, GCR_FOLDER_ALLOCATE_WITHIN, piece * GCR_PACK_PIECE_BYTES,
+	result = begin(&change, file, GCR_SUBTREE_ALLOCATE_WITHIN, piece * GCR_PACK_PIECE_BYTES,
 		       (piece + 1) * GCR_PACK_PIECE_BYTES);
 	if (!result)
 		end(&change);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fs/process/link.c: the vendor of a page found in a process, and a link that ends while it is
- * taken. This program is the process.
+ * fs/process/library.c: the vendor of a page found in a process, and a library that ends while it
+ * is taken. This program is the process.
  */
-#include "fs/process/link.h"
+#include "fs/process/library.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -59,8 +59,8 @@ static bool finds(const struct gcr_backend *backend, uint64_t device_bytes)
 	for (size_t i = 0; i < GCR_BACKENDS_COUNT; i++)
 		if (served.vendors[i].backend == backend)
 			process.vendor = &served.vendors[i];
-	is_due = gcr_link_is_due(&process);
-	result = gcr_link_facts_unconnected(&process, &facts);
+	is_due = gcr_library_is_due(&process);
+	result = gcr_library_facts_unconnected(&process, &facts);
 	CHECK(result == 0 || result == -ENOTCONN);
 	CHECK(is_due == !result);
 	return !result && facts.device_bytes == device_bytes;
@@ -100,8 +100,8 @@ static void test_of_another_version(void)
 
 	page->version = GCR_PAGE_VERSION + 1;
 	process.vendor = &served.vendors[0];
-	CHECK(gcr_link_is_due(&process));
-	CHECK(gcr_link_facts_unconnected(&process, &facts) == -EPROTO);
+	CHECK(gcr_library_is_due(&process));
+	CHECK(gcr_library_facts_unconnected(&process, &facts) == -EPROTO);
 	drop_page(page);
 }
 
@@ -137,15 +137,15 @@ static void wait_for_loop(void)
 }
 
 /*
- * A connection that ends while its link is taken is no longer watched, whether the link is given
- * back or not.
+ * A connection that ends while its library is taken is no longer watched, whether the library is
+ * given back or not.
  */
 static void test_dropped_while_taken(void)
 {
 	struct gcr_register registration = {.phase = GCR_PRELOAD_RUNNING};
 	struct gcr_quota_charge charge = {0};
 	struct gcr_page_facts facts = {0};
-	struct gcr_link *link, *taken;
+	struct gcr_library *library, *taken;
 	struct gcr_error error;
 	int ends[2];
 
@@ -153,17 +153,17 @@ static void test_dropped_while_taken(void)
 	gcr_loop_handle(served.loop, GCR_LOOP_CONNECTION, hear, NULL);
 	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
 	CHECK(!gcr_loop_add(served.loop, ends[0], GCR_LOOP_CONNECTION, DROPPED));
-	CHECK(!gcr_link_create(&process, ends[0], DROPPED, &registration,
-			       memfd_create("page", MFD_CLOEXEC), &facts, &link));
-	CHECK(!gcr_link_take(&process, 0, &taken, &error) && taken == link);
-	gcr_link_ref(link);
-	gcr_link_end(link, &charge);
+	CHECK(!gcr_library_create(&process, ends[0], DROPPED, &registration,
+				  memfd_create("page", MFD_CLOEXEC), &facts, &library));
+	CHECK(!gcr_library_take(&process, 0, &taken, &error) && taken == library);
+	gcr_library_ref(library);
+	gcr_library_end(library, &charge);
 	close(ends[1]);
-	gcr_link_put(taken);
+	gcr_library_put(taken);
 	wait_for_loop();
 	wait_for_loop();
 	CHECK(!atomic_load(&dropped_heard));
-	gcr_link_unref(link);
+	gcr_library_unref(library);
 	gcr_loop_stop(served.loop);
 	gcr_loop_destroy(served.loop);
 	sem_destroy(&heard);

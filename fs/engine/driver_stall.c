@@ -5,7 +5,7 @@
  * process; but it no longer blocks other verbs on the GPUs: it gives up the admission and the turn
  * at the workers. VRAM that the verb has yet to take is reserved for it (fs/engine/admission.h).
  */
-#include "fs/engine/drive.h"
+#include "fs/engine/driver_session.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -27,29 +27,29 @@
 /* Limit for all waits of a verb together, plus the driver's time per byte (1 GB/s). */
 #define PATIENCE_USEC  (10 * GCR_USEC_PER_SEC)
 #define BYTES_PER_USEC 1024
-/* Limit for GPU work to end, in an exchange. */
+/* Limit for GPU work to end, in a swap. */
 #define GATE_USEC      (60 * GCR_USEC_PER_SEC)
 /* Extra time after the deadline: an answer that is due then may be a little late. */
 #define LATE_USEC      (500 * GCR_USEC_PER_MSEC)
-/* VRAM that a Restore needs beyond the amount that NVML counted; see drive_memory.c. */
+/* VRAM that a Restore needs beyond the amount that NVML counted; see driver_memory.c. */
 #define MARGIN_BYTES   (64ull << 20)
 
-void gcr_drive_begin_wait(struct gcr_drive *drive)
+void gcr_driver_begin_wait(struct gcr_driver_session *driver)
 {
-	drive->asked_usec = gcr_clock_usec();
-	drive->stopped_usec = 0;
+	driver->asked_usec = gcr_clock_usec();
+	driver->stopped_usec = 0;
 }
 
-void gcr_drive_end_wait(struct gcr_drive *drive)
+void gcr_driver_end_wait(struct gcr_driver_session *driver)
 {
-	int64_t *waited_usec = drive->is_gating ? &drive->gated_usec : &drive->waited_usec;
+	int64_t *waited_usec = driver->is_gating ? &driver->gated_usec : &driver->waited_usec;
 
-	if (drive->asked_usec)
-		*waited_usec += gcr_clock_usec() - drive->asked_usec;
-	drive->asked_usec = 0;
+	if (driver->asked_usec)
+		*waited_usec += gcr_clock_usec() - driver->asked_usec;
+	driver->asked_usec = 0;
 }
 
-int gcr_drive_check_stopped(struct gcr_drive *drive, struct gcr_error *error)
+int gcr_driver_check_stopped(struct gcr_driver_session *driver, struct gcr_error *error)
 {
 	struct gcr_proc_status status;
 
@@ -57,12 +57,12 @@ int gcr_drive_check_stopped(struct gcr_drive *drive, struct gcr_error *error)
 	 * A tracer's stop does not count: CRIU keeps a restored process in one until the thaw is
 	 * accepted.
 	 */
-	if (gcr_proc_status(drive->process->pid, &status) < 0 || status.state != 'T')
+	if (gcr_proc_status(driver->process->pid, &status) < 0 || status.state != 'T')
 		return 0;
 	return gcr_error_set(error, EOPNOTSUPP,
 			     "process %d is stopped by a signal, and could not take its memory "
 			     "back: continue it (kill -CONT %d), then thaw",
-			     (int)drive->process->pid, (int)drive->process->pid);
+			     (int)driver->process->pid, (int)driver->process->pid);
 }
 
 /* Has a signal stopped any thread, even if a debugger or the daemon has stopped others? */
@@ -81,55 +81,55 @@ static bool has_stopped_thread(pid_t pid)
 	return false;
 }
 
-bool gcr_drive_sees_stop(struct gcr_drive *drive)
+bool gcr_driver_sees_stop(struct gcr_driver_session *driver)
 {
-	pid_t pid = drive->process->pid;
+	pid_t pid = driver->process->pid;
 	struct gcr_proc_status status;
 
-	if (drive->is_halted)
+	if (driver->is_halted)
 		return has_stopped_thread(pid);
 	return gcr_proc_status(pid, &status) == 0 && (status.state == 'T' || status.state == 't');
 }
 
 /* Has the process been seen stopped for STOPPED_USEC? */
-static bool is_stopped(struct gcr_drive *drive, int64_t now_usec)
+static bool is_stopped(struct gcr_driver_session *driver, int64_t now_usec)
 {
-	if (!gcr_drive_sees_stop(drive)) {
-		drive->stopped_usec = 0;
+	if (!gcr_driver_sees_stop(driver)) {
+		driver->stopped_usec = 0;
 		return false;
 	}
-	if (!drive->stopped_usec)
-		drive->stopped_usec = now_usec;
-	return now_usec >= drive->stopped_usec + STOPPED_USEC;
+	if (!driver->stopped_usec)
+		driver->stopped_usec = now_usec;
+	return now_usec >= driver->stopped_usec + STOPPED_USEC;
 }
 
-static bool is_late(struct gcr_drive *drive, int64_t now_usec)
+static bool is_late(struct gcr_driver_session *driver, int64_t now_usec)
 {
-	struct gcr_task *task = drive->task;
+	struct gcr_task *task = driver->task;
 	int64_t patience_usec = PATIENCE_USEC + (int64_t)(task->bytes / BYTES_PER_USEC);
-	int64_t waited_usec = drive->waited_usec;
+	int64_t waited_usec = driver->waited_usec;
 
-	if (drive->is_gating) {
+	if (driver->is_gating) {
 		patience_usec = GATE_USEC;
-		waited_usec = drive->gated_usec;
+		waited_usec = driver->gated_usec;
 	}
-	if (waited_usec + now_usec - drive->asked_usec > patience_usec)
+	if (waited_usec + now_usec - driver->asked_usec > patience_usec)
 		return true;
 	return !task->recovery && now_usec > gcr_task_deadline_usec(task) + LATE_USEC;
 }
 
-void gcr_drive_need(struct gcr_drive *drive, struct gcr_process *process,
-		    const struct gcr_snapshot *snapshot, struct gcr_need *need)
+void gcr_driver_add_need(struct gcr_driver_session *driver, struct gcr_process *process,
+			 const struct gcr_snapshot *snapshot, struct gcr_need *need)
 {
-	struct gcr_gpus *gpus = drive->daemon->gpus;
+	struct gcr_gpus *gpus = driver->daemon->gpus;
 
 	pthread_mutex_lock(&process->lock);
 	for (unsigned int i = 0; i < process->shares_count; i++) {
 		const uint8_t *uuid = process->shares[i].uuid;
 		int index;
 
-		if (process == drive->process)
-			uuid = gcr_drive_destination(drive, uuid);
+		if (process == driver->process)
+			uuid = gcr_driver_destination(driver, uuid);
 		index = gcr_gpus_index(gpus, uuid);
 		if (index >= 0)
 			need->bytes[index] += process->shares[i].bytes + MARGIN_BYTES;
@@ -142,7 +142,7 @@ void gcr_drive_need(struct gcr_drive *drive, struct gcr_process *process,
 		if (index >= 0 && extent->kind == GCR_MEMORY_DEVICE)
 			need->bytes[index] += extent->bytes;
 	}
-	need->owner = drive->task->operation;
+	need->owner = driver->task->operation;
 	need->pid = process->pid;
 }
 
@@ -150,90 +150,90 @@ void gcr_drive_need(struct gcr_drive *drive, struct gcr_process *process,
  * Turns the admission into a need: the VRAM that a Restore under way may still take on these GPUs.
  * Does nothing without an admission.
  */
-static void give_admission_up(struct gcr_drive *drive)
+static void give_admission_up(struct gcr_driver_session *driver)
 {
-	if (!drive->admitted)
+	if (!driver->admitted)
 		return;
 	/* In a second Restore of the same verb the need is noted already. */
-	if (!drive->need.is_noted) {
-		memset(drive->need.bytes, 0, sizeof(drive->need.bytes));
-		gcr_drive_need(drive, drive->process, NULL, &drive->need);
+	if (!driver->need.is_noted) {
+		memset(driver->need.bytes, 0, sizeof(driver->need.bytes));
+		gcr_driver_add_need(driver, driver->process, NULL, &driver->need);
 	}
-	gcr_admission_give_up(drive->daemon->admission, drive->admitted, &drive->need);
-	drive->admitted = 0;
+	gcr_admission_give_up(driver->daemon->admission, driver->admitted, &driver->need);
+	driver->admitted = 0;
 }
 
 /*
  * Lets others start workers again in place of those that were ended to make room for a Restore, but
  * only if the contexts of these workers leave enough VRAM for that Restore.
  */
-static void give_places_up(struct gcr_drive *drive)
+static void give_places_up(struct gcr_driver_session *driver)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
-	struct gcr_gpus *gpus = drive->daemon->gpus;
+	struct gcr_gpus *gpus = driver->daemon->gpus;
 	struct gcr_error unused;
 
-	if (!drive->ended_count)
+	if (!driver->ended_count)
 		return;
 	reply = calloc(1, sizeof(*reply));
-	if (!reply || gcr_gpus_ask(gpus, drive->vendor, &unused) < 0)
+	if (!reply || gcr_gpus_ask(gpus, driver->vendor, &unused) < 0)
 		return;
 	gcr_gpus_snapshot(gpus, reply);
 	for (unsigned int i = 0; i < reply->gpus_count; i++)
-		if (drive->need.is_noted && drive->need.bytes[i] &&
-		    (!(reply->gpus[i].flags & GCR_GPU_MEMORY) || !drive->ended_bytes ||
-		     reply->gpus[i].free_bytes < drive->need.bytes[i] ||
-		     reply->gpus[i].free_bytes - drive->need.bytes[i] < drive->ended_bytes))
+		if (driver->need.is_noted && driver->need.bytes[i] &&
+		    (!(reply->gpus[i].flags & GCR_GPU_MEMORY) || !driver->ended_bytes ||
+		     reply->gpus[i].free_bytes < driver->need.bytes[i] ||
+		     reply->gpus[i].free_bytes - driver->need.bytes[i] < driver->ended_bytes))
 			return;
-	gcr_drive_let_start(drive);
+	gcr_driver_let_start(driver);
 }
 
-void gcr_drive_check_stall(struct gcr_drive *drive)
+void gcr_driver_check_stall(struct gcr_driver_session *driver)
 {
 	int64_t now_usec = gcr_clock_usec();
 	bool stopped;
 
-	if (!drive->asked_usec)
+	if (!driver->asked_usec)
 		return;
 	/* A verb that holds nothing delays no other verb. */
-	if (!drive->admitted && !drive->has_workers && !drive->task->exchange) {
-		drive->asked_usec = now_usec;
+	if (!driver->admitted && !driver->has_workers && !driver->task->swap) {
+		driver->asked_usec = now_usec;
 		return;
 	}
-	if (!drive->lets_others) {
-		stopped = is_stopped(drive, now_usec);
-		if (!stopped && !is_late(drive, now_usec))
+	if (!driver->lets_others) {
+		stopped = is_stopped(driver, now_usec);
+		if (!stopped && !is_late(driver, now_usec))
 			return;
-		drive->lets_others = true;
-		gcr_log(LOG_WARNING, drive->process->pid,
+		driver->lets_others = true;
+		gcr_log(LOG_WARNING, driver->process->pid,
 			"it %s in the phase `%s` of its %s: others use its GPUs until it goes on",
 			stopped ? "is stopped" : "does not answer",
-			atomic_load(&drive->task->phase),
-			gcr_verb_name(drive->task->command->verb));
+			atomic_load(&driver->task->phase),
+			gcr_verb_name(driver->task->command->verb));
 	}
-	give_admission_up(drive);
-	give_places_up(drive);
-	if (drive->let_others)
-		drive->let_others(drive);
+	give_admission_up(driver);
+	give_places_up(driver);
+	if (driver->let_others)
+		driver->let_others(driver);
 }
 
-int gcr_drive_check_needs(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES],
-			  uint64_t bytes, struct gcr_error *error)
+int gcr_driver_check_needs(struct gcr_driver_session *driver, const uint8_t uuid[GCR_UUID_BYTES],
+			   uint64_t bytes, struct gcr_error *error)
 {
-	int index = gcr_gpus_index(drive->daemon->gpus, uuid);
+	int index = gcr_gpus_index(driver->daemon->gpus, uuid);
 	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
 	uint64_t needed = 0;
 	int result;
 
 	if (index >= 0)
-		needed = gcr_admission_needed(drive->daemon->admission, (unsigned int)index,
-					      drive->task->operation);
+		needed = gcr_admission_needed(driver->daemon->admission, (unsigned int)index,
+					      driver->task->operation);
 	if (!needed)
 		return 0;
 	reply = calloc(1, sizeof(*reply));
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	result = gcr_drive_query(drive, reply, error);
+	result = gcr_driver_query(driver, reply, error);
 	if (result < 0)
 		return result;
 	for (uint32_t i = 0; i < reply->gpus_count; i++) {

@@ -4,7 +4,7 @@
  * and the roll-back to running. A Restore without enough VRAM must never happen: it cannot be
  * repeated (measured).
  */
-#include "fs/engine/drive.h"
+#include "fs/engine/driver_session.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -33,36 +33,36 @@
  * (EBUSY), "not yours" (EACCES) and "not found" (EAGAIN) do not mean that: the driver's state
  * decides.
  */
-static bool is_lost(const struct gcr_drive *drive, const struct gcr_result *answer)
+static bool is_lost(const struct gcr_driver_session *driver, const struct gcr_result *answer)
 {
 	/* With gpu=OLD:NEW, EINVAL also means that these GPUs cannot replace each other. */
-	if (answer->error == EINVAL && drive->asked_moves.count)
+	if (answer->error == EINVAL && driver->asked_moves.count)
 		return false;
 	return answer->driver_result && answer->error != EBUSY && answer->error != EACCES &&
 	       answer->error != EAGAIN;
 }
 
-static int lost(struct gcr_drive *drive, const struct gcr_result *answer, enum gcr_state *ret_state,
-		struct gcr_error *error)
+static int lost(struct gcr_driver_session *driver, const struct gcr_result *answer,
+		enum gcr_state *ret_state, struct gcr_error *error)
 {
 	struct gcr_error record_error;
 
 	*ret_state = GCR_STATE_FAILED;
-	if (gcr_drive_write_record(drive, GCR_RECORD_FAILED, &record_error) < 0)
-		gcr_log(LOG_WARNING, drive->process->pid, "%s", record_error.words);
+	if (gcr_driver_write_record(driver, GCR_RECORD_FAILED, &record_error) < 0)
+		gcr_log(LOG_WARNING, driver->process->pid, "%s", record_error.words);
 	return gcr_error_set(error, EIO,
 			     "the driver could not restore the process and cannot try again (%s); "
 			     "all that is left is to end it",
 			     answer->words);
 }
 
-bool gcr_drive_is_hopeless(struct gcr_drive *drive, int result, int64_t since_usec)
+bool gcr_driver_is_hopeless(struct gcr_driver_session *driver, int result, int64_t since_usec)
 {
-	return result == -ESRCH || result == -ECANCELED || gcr_drive_must_leave(drive) ||
-	       gcr_drive_is_ending(drive) || gcr_clock_usec() > since_usec + ROLLBACK_USEC;
+	return result == -ESRCH || result == -ECANCELED || gcr_driver_session_must_leave(driver) ||
+	       gcr_driver_sees_end(driver) || gcr_clock_usec() > since_usec + ROLLBACK_USEC;
 }
 
-int gcr_drive_stuck(enum gcr_control_state state, int result, struct gcr_error *error)
+int gcr_driver_stuck(enum gcr_control_state state, int result, struct gcr_error *error)
 {
 	static const char *const names[] = {
 		[GCR_CONTROL_UNKNOWN] = "unknown", [GCR_CONTROL_RUNNING] = "running",
@@ -80,40 +80,40 @@ int gcr_drive_stuck(enum gcr_control_state state, int result, struct gcr_error *
 
 /*
  * Takes one step from @state towards running. Returns 0 if the step was taken; -EIO with the
- * driver's message if the driver refused; errors of gcr_drive_call(). If the process can never be
+ * driver's message if the driver refused; errors of gcr_driver_call(). If the process can never be
  * restored, *ret_state is failed.
  */
-static int step_to_running(struct gcr_drive *drive, enum gcr_control_state state,
+static int step_to_running(struct gcr_driver_session *driver, enum gcr_control_state state,
 			   enum gcr_state *ret_state, struct gcr_error *error)
 {
 	struct gcr_result answer = {0};
 	int result;
 
 	if (state == GCR_CONTROL_LOCKED)
-		result = gcr_drive_call(drive, GCR_MESSAGE_UNLOCK, 0, &answer, error);
+		result = gcr_driver_call(driver, GCR_MESSAGE_UNLOCK, 0, &answer, error);
 	else
-		result = gcr_drive_call(drive, GCR_MESSAGE_RESTORE, 0, &answer, error);
+		result = gcr_driver_call(driver, GCR_MESSAGE_RESTORE, 0, &answer, error);
 	if (result < 0 || !answer.error)
 		return result;
-	if (state != GCR_CONTROL_LOCKED && is_lost(drive, &answer))
-		return lost(drive, &answer, ret_state, error);
+	if (state != GCR_CONTROL_LOCKED && is_lost(driver, &answer))
+		return lost(driver, &answer, ret_state, error);
 	return gcr_error_set(error, EIO, "%s", answer.words);
 }
 
-int gcr_drive_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
-			 struct gcr_error *error)
+int gcr_driver_to_running(struct gcr_driver_session *driver, enum gcr_state *ret_state,
+			  struct gcr_error *error)
 {
 	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
 	int64_t since_usec = gcr_clock_usec();
 
-	gcr_drive_set_phase(drive, "rollback");
-	drive->rolling_back = true;
-	drive->pairs_count = drive->asked_moves.count = 0;
+	gcr_driver_session_set_phase(driver, "rollback");
+	driver->rolling_back = true;
+	driver->pairs_count = driver->asked_moves.count = 0;
 	for (;;) {
 		int result;
 
 		state = GCR_CONTROL_UNKNOWN;
-		result = gcr_drive_ask_state(drive, &state, error);
+		result = gcr_driver_ask_state(driver, &state, error);
 		*ret_state = GCR_STATE_FAILED;
 		if (!result && state == GCR_CONTROL_RUNNING) {
 			*ret_state = GCR_STATE_RUNNING;
@@ -121,7 +121,7 @@ int gcr_drive_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 		}
 		if (!result && state == GCR_CONTROL_CHECKPOINTED) {
 			*ret_state = GCR_STATE_FROZEN;
-			result = gcr_drive_admit(drive, error);
+			result = gcr_driver_take_admission(driver, error);
 			if (result == -ENOMEM || result == -ECANCELED) {
 				gcr_error_prefix(error,
 						 "it could not be rolled back; thaw tries again");
@@ -129,67 +129,67 @@ int gcr_drive_to_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 			}
 		}
 		if (!result)
-			result = step_to_running(drive, state, ret_state, error);
+			result = step_to_running(driver, state, ret_state, error);
 		if (!result)
 			continue;
 		if (*ret_state == GCR_STATE_FAILED && state == GCR_CONTROL_CHECKPOINTED)
 			return result; /* the process is lost */
-		if (gcr_drive_is_hopeless(drive, result, since_usec))
-			return gcr_drive_stuck(state, result, error);
-		gcr_drive_pause(drive, GCR_DRIVE_RETRY_MSEC);
+		if (gcr_driver_is_hopeless(driver, result, since_usec))
+			return gcr_driver_stuck(state, result, error);
+		gcr_driver_session_pause(driver, GCR_DRIVER_RETRY_MSEC);
 	}
 }
 
-int gcr_drive_to_checkpointed(struct gcr_drive *drive, struct gcr_error *error)
+int gcr_driver_to_checkpointed(struct gcr_driver_session *driver, struct gcr_error *error)
 {
 	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
 	int64_t since_usec = gcr_clock_usec();
 
 	for (;;) {
 		struct gcr_result answer = {0};
-		int result = gcr_drive_ask_state(drive, &state, error);
+		int result = gcr_driver_ask_state(driver, &state, error);
 
 		if (!result && state == GCR_CONTROL_CHECKPOINTED)
 			return 0;
 		if (!result && state == GCR_CONTROL_RUNNING)
-			result = gcr_drive_call(drive, GCR_MESSAGE_LOCK, LOCK_MOST_MSEC, &answer,
-						error);
+			result = gcr_driver_call(driver, GCR_MESSAGE_LOCK, LOCK_MOST_MSEC, &answer,
+						 error);
 		else if (!result)
-			result = gcr_drive_call(drive, GCR_MESSAGE_CHECKPOINT, 0, &answer, error);
+			result = gcr_driver_call(driver, GCR_MESSAGE_CHECKPOINT, 0, &answer, error);
 		if (!result && !answer.error)
 			continue;
 		if (answer.error)
 			result = gcr_error_set(error, EIO, "%s", answer.words);
-		if (gcr_drive_is_hopeless(drive, result, since_usec))
-			return gcr_drive_stuck(state, result, error);
-		gcr_drive_pause(drive, GCR_DRIVE_RETRY_MSEC);
+		if (gcr_driver_is_hopeless(driver, result, since_usec))
+			return gcr_driver_stuck(state, result, error);
+		gcr_driver_session_pause(driver, GCR_DRIVER_RETRY_MSEC);
 	}
 }
 
-int gcr_drive_stopped(struct gcr_error *error)
+int gcr_driver_session_stopped(struct gcr_error *error)
 {
 	*error = (struct gcr_error){0};
 	return -ECANCELED;
 }
 
-int gcr_drive_lock(struct gcr_drive *drive, struct gcr_error *error)
+int gcr_driver_lock(struct gcr_driver_session *driver, struct gcr_error *error)
 {
 	uint32_t slice_msec = LOCK_FIRST_MSEC;
 
-	gcr_drive_set_phase(drive, "lock");
+	gcr_driver_session_set_phase(driver, "lock");
 	for (;;) {
 		struct gcr_result answer;
 		int64_t left_usec;
 		int result;
 
-		if (gcr_task_stopped(drive->task))
-			return gcr_drive_stopped(error);
-		left_usec = gcr_task_deadline_usec(drive->task) - gcr_clock_usec();
+		if (gcr_task_stopped(driver->task))
+			return gcr_driver_session_stopped(error);
+		left_usec = gcr_task_deadline_usec(driver->task) - gcr_clock_usec();
 		if (left_usec < (int64_t)slice_msec * GCR_USEC_PER_MSEC)
 			slice_msec = left_usec > 10 * GCR_USEC_PER_MSEC
 					     ? (uint32_t)(left_usec / GCR_USEC_PER_MSEC)
 					     : 10;
-		result = gcr_drive_call(drive, GCR_MESSAGE_LOCK, slice_msec, &answer, error);
+		result = gcr_driver_call(driver, GCR_MESSAGE_LOCK, slice_msec, &answer, error);
 		if (result < 0)
 			return result == -EPIPE ? -EIO : result;
 		if (!answer.error)
@@ -200,7 +200,7 @@ int gcr_drive_lock(struct gcr_drive *drive, struct gcr_error *error)
 						     ? EIO
 						     : answer.error,
 					     "%s", answer.words);
-		if (gcr_task_stopped(drive->task) == ETIMEDOUT)
+		if (gcr_task_stopped(driver->task) == ETIMEDOUT)
 			return gcr_error_set(
 				error, ETIMEDOUT,
 				"its GPU work did not come to an end in time: a kernel "
@@ -211,18 +211,18 @@ int gcr_drive_lock(struct gcr_drive *drive, struct gcr_error *error)
 	}
 }
 
-int gcr_drive_checkpoint(struct gcr_drive *drive, struct gcr_error *error)
+int gcr_driver_checkpoint(struct gcr_driver_session *driver, struct gcr_error *error)
 {
-	struct gcr_process *process = drive->process;
+	struct gcr_process *process = driver->process;
 	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
 	struct gcr_result answer;
 	bool was_refused;
 	int result;
 
-	gcr_drive_set_phase(drive, "checkpoint");
-	result = gcr_drive_call(drive, GCR_MESSAGE_CHECKPOINT, 0, &answer, error);
+	gcr_driver_session_set_phase(driver, "checkpoint");
+	result = gcr_driver_call(driver, GCR_MESSAGE_CHECKPOINT, 0, &answer, error);
 	if (result == -EPIPE) {
-		result = gcr_drive_ask_state(drive, &state, error);
+		result = gcr_driver_ask_state(driver, &state, error);
 		if (!result && state != GCR_CONTROL_CHECKPOINTED)
 			result = gcr_error_set(error, EIO,
 					       "the control helper died before the "
@@ -252,9 +252,9 @@ int gcr_drive_checkpoint(struct gcr_drive *drive, struct gcr_error *error)
 	return 0;
 }
 
-int gcr_drive_new_generation(struct gcr_drive *drive, struct gcr_error *error)
+int gcr_driver_new_generation(struct gcr_driver_session *driver, struct gcr_error *error)
 {
-	struct gcr_process *process = drive->process;
+	struct gcr_process *process = driver->process;
 	char generation[sizeof(process->generation)];
 	int result = gcr_uuid_make(generation);
 
@@ -263,16 +263,16 @@ int gcr_drive_new_generation(struct gcr_drive *drive, struct gcr_error *error)
 				     strerror(-result));
 	pthread_mutex_lock(&process->lock);
 	memcpy(process->generation, generation, sizeof(generation));
-	snprintf(process->engine, sizeof(process->engine), "%s", drive->engine);
+	snprintf(process->engine, sizeof(process->engine), "%s", driver->engine);
 	pthread_mutex_unlock(&process->lock);
 	return 0;
 }
 
-int gcr_drive_check_running(struct gcr_drive *drive, enum gcr_state *ret_state,
-			    struct gcr_error *error)
+int gcr_driver_check_running(struct gcr_driver_session *driver, enum gcr_state *ret_state,
+			     struct gcr_error *error)
 {
 	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
-	int result = gcr_drive_ask_state(drive, &state, error);
+	int result = gcr_driver_ask_state(driver, &state, error);
 
 	if (result < 0)
 		return result;
@@ -290,44 +290,45 @@ int gcr_drive_check_running(struct gcr_drive *drive, enum gcr_state *ret_state,
 	}
 }
 
-int gcr_drive_restore(struct gcr_drive *drive, enum gcr_state *ret_state, struct gcr_error *error)
+int gcr_driver_restore(struct gcr_driver_session *driver, enum gcr_state *ret_state,
+		       struct gcr_error *error)
 {
 	enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
 	struct gcr_result answer;
 	bool is_ours;
 	int result;
 
-	gcr_drive_set_phase(drive, "restore");
-	result = gcr_drive_call(drive, GCR_MESSAGE_RESTORE, 0, &answer, error);
+	gcr_driver_session_set_phase(driver, "restore");
+	result = gcr_driver_call(driver, GCR_MESSAGE_RESTORE, 0, &answer, error);
 	/* "Not in this state" (EBUSY): an earlier Restore, whose end was not noticed, succeeded. */
 	if (result == -EPIPE || (!result && answer.error == EBUSY)) {
 		is_ours = result == -EPIPE;
-		result = gcr_drive_ask_state(drive, &state, error);
+		result = gcr_driver_ask_state(driver, &state, error);
 		if (!result && state != GCR_CONTROL_LOCKED)
 			result = gcr_error_set(error, EIO,
 					       "the control helper died before the "
 					       "driver had begun");
-		return result ? result : gcr_drive_note_places(drive, is_ours, error);
+		return result ? result : gcr_driver_note_places(driver, is_ours, error);
 	}
 	if (!result && !answer.error)
-		return gcr_drive_note_places(drive, true, error);
+		return gcr_driver_note_places(driver, true, error);
 	if (result < 0)
 		return result;
-	if (is_lost(drive, &answer))
-		return lost(drive, &answer, ret_state, error);
+	if (is_lost(driver, &answer))
+		return lost(driver, &answer, ret_state, error);
 	return gcr_error_set(error, EIO, "%s", answer.words);
 }
 
 /*
  * After an Unlock, only the gate delays the program's calls. A helper that dies here is replaced.
  */
-int gcr_drive_unlock(struct gcr_drive *drive, struct gcr_error *error)
+int gcr_driver_unlock(struct gcr_driver_session *driver, struct gcr_error *error)
 {
-	gcr_drive_set_phase(drive, "unlock");
+	gcr_driver_session_set_phase(driver, "unlock");
 	for (int attempt = 0; attempt < 20; attempt++) {
 		enum gcr_control_state state = GCR_CONTROL_UNKNOWN;
 		struct gcr_result answer = {0};
-		int result = gcr_drive_call(drive, GCR_MESSAGE_UNLOCK, 0, &answer, error);
+		int result = gcr_driver_call(driver, GCR_MESSAGE_UNLOCK, 0, &answer, error);
 
 		if (!result && !answer.error)
 			return 0;
@@ -335,12 +336,12 @@ int gcr_drive_unlock(struct gcr_drive *drive, struct gcr_error *error)
 			return result;
 		if (answer.error)
 			gcr_error_set(error, EIO, "%s", answer.words);
-		result = gcr_drive_ask_state(drive, &state, error);
+		result = gcr_driver_ask_state(driver, &state, error);
 		if (result < 0)
 			return result;
 		if (state == GCR_CONTROL_RUNNING)
 			return 0;
-		gcr_drive_pause(drive, GCR_DRIVE_RETRY_MSEC);
+		gcr_driver_session_pause(driver, GCR_DRIVER_RETRY_MSEC);
 	}
 	return -EIO;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Host memory and VRAM that a freeze and a thaw need, checked before the driver is called. */
-#include "fs/engine/drive.h"
+#include "fs/engine/driver_session.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 
 #include "fs/base/log.h"
 #include "fs/engine/engine.h"
-#include "fs/engine/exchange.h"
+#include "fs/engine/swap.h"
 #include "fs/process/gpus.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -34,30 +34,30 @@
  * Checks the free VRAM of a GPU for which NVML does not report it: a worker allocates @bytes and
  * frees them.
  */
-static int try_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes,
-		      struct gcr_error *error)
+static int try_worker(struct gcr_driver_session *driver, const uint8_t uuid[GCR_UUID_BYTES],
+		      uint64_t bytes, struct gcr_error *error)
 {
 	struct gcr_reserve_request request = {.bytes = bytes};
 	struct gcr_helper *worker = NULL;
 	struct gcr_result answer = {0};
 	int result;
 
-	result = gcr_helpers_take_worker(drive->vendor->helpers, uuid, false,
-					 GCR_DRIVE_HELPER_WAIT_USEC, drive->process->pidfd, &worker,
-					 error);
+	result = gcr_helpers_take_worker(driver->vendor->helpers, uuid, false,
+					 GCR_DRIVER_HELPER_WAIT_USEC, driver->process->pidfd,
+					 &worker, error);
 	if (!result)
 		result = gcr_helper_request(worker, GCR_MESSAGE_RESERVE, &request, sizeof(request),
 					    error);
 	if (!result)
-		result = gcr_helper_result(worker, GCR_DRIVE_HELPER_WAIT_USEC,
-					   drive->process->pidfd, &answer);
+		result = gcr_helper_result(worker, GCR_DRIVER_HELPER_WAIT_USEC,
+					   driver->process->pidfd, &answer);
 	if (!result && answer.error)
 		result = gcr_error_set(error, answer.error, "%s", answer.words);
 	else if (!result)
 		result = gcr_helper_request(worker, GCR_MESSAGE_RELEASE, NULL, 0, error);
 	if (!result)
-		result = gcr_helper_result(worker, GCR_DRIVE_HELPER_WAIT_USEC,
-					   drive->process->pidfd, &answer);
+		result = gcr_helper_result(worker, GCR_DRIVER_HELPER_WAIT_USEC,
+					   driver->process->pidfd, &answer);
 	if (result < 0 && worker)
 		gcr_helper_kill(worker);
 	gcr_helper_put(worker);
@@ -66,12 +66,12 @@ static int try_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES
 	return result;
 }
 
-const uint8_t *gcr_drive_destination(const struct gcr_drive *drive,
-				     const uint8_t uuid[GCR_UUID_BYTES])
+const uint8_t *gcr_driver_destination(const struct gcr_driver_session *driver,
+				      const uint8_t uuid[GCR_UUID_BYTES])
 {
-	for (uint32_t i = 0; i < drive->pairs_count; i++)
-		if (!memcmp(drive->pairs[i].from, uuid, GCR_UUID_BYTES))
-			return drive->pairs[i].to;
+	for (uint32_t i = 0; i < driver->pairs_count; i++)
+		if (!memcmp(driver->pairs[i].from, uuid, GCR_UUID_BYTES))
+			return driver->pairs[i].to;
 	return uuid;
 }
 
@@ -85,21 +85,21 @@ static const struct gcr_gpu_info *find_gpu(const struct gcr_gpus_reply *reply,
 }
 
 /* Is there room for @bytes on one GPU? -ENOMEM with the figures. */
-static int check_room(struct gcr_drive *drive, const struct gcr_gpus_reply *reply,
+static int check_room(struct gcr_driver_session *driver, const struct gcr_gpus_reply *reply,
 		      const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes, struct gcr_error *error)
 {
 	const struct gcr_gpu_info *gpu = find_gpu(reply, uuid);
-	int index = gcr_gpus_index(drive->daemon->gpus, uuid);
+	int index = gcr_gpus_index(driver->daemon->gpus, uuid);
 	int result;
 
 	if (index < 0 || !gpu)
 		return gcr_error_set(error, ENODEV, "a GPU that the process used is not here");
 	bytes += THAW_MARGIN_BYTES;
-	result = gcr_drive_check_needs(drive, uuid, bytes, error);
+	result = gcr_driver_check_needs(driver, uuid, bytes, error);
 	if (result < 0)
 		return result;
 	if (!(gpu->flags & GCR_GPU_MEMORY))
-		return try_worker(drive, uuid, bytes, error);
+		return try_worker(driver, uuid, bytes, error);
 	if (gpu->free_bytes < bytes)
 		return gcr_error_set(error, ENOMEM,
 				     "GPU %d has %" PRIu64
@@ -109,41 +109,41 @@ static int check_room(struct gcr_drive *drive, const struct gcr_gpus_reply *repl
 	return 0;
 }
 
-bool gcr_drive_end_idle_worker(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES],
-			       bool is_second)
+bool gcr_driver_end_idle_worker(struct gcr_driver_session *driver,
+				const uint8_t uuid[GCR_UUID_BYTES], bool is_second)
 {
 	struct gcr_helper *worker = NULL;
 
-	if (drive->ended_count == GCR_ARRAY_SIZE(drive->ended) ||
-	    gcr_helpers_take_idle_worker(drive->vendor->helpers, uuid, is_second, BORROWED_USEC,
+	if (driver->ended_count == GCR_ARRAY_SIZE(driver->ended) ||
+	    gcr_helpers_take_idle_worker(driver->vendor->helpers, uuid, is_second, BORROWED_USEC,
 					 &worker) < 0)
 		return false;
-	drive->ended_bytes += gcr_gpus_process_bytes(drive->daemon->gpus, gcr_helper_pid(worker));
+	driver->ended_bytes += gcr_gpus_process_bytes(driver->daemon->gpus, gcr_helper_pid(worker));
 	gcr_helper_kill(worker);
 	gcr_helper_await_end(worker, ENDING_USEC);
-	drive->ended[drive->ended_count++] = worker;
+	driver->ended[driver->ended_count++] = worker;
 	return true;
 }
 
-void gcr_drive_let_start(struct gcr_drive *drive)
+void gcr_driver_let_start(struct gcr_driver_session *driver)
 {
-	while (drive->ended_count)
-		gcr_helper_put(drive->ended[--drive->ended_count]);
-	drive->ended_bytes = 0;
+	while (driver->ended_count)
+		gcr_helper_put(driver->ended[--driver->ended_count]);
+	driver->ended_bytes = 0;
 }
 
 /*
  * Ends the idle workers of a GPU; if NVML gives no figures, only the second one. Returns false if
  * no worker was ended.
  */
-static bool end_idle_workers(struct gcr_drive *drive, const struct gcr_gpus_reply *reply,
+static bool end_idle_workers(struct gcr_driver_session *driver, const struct gcr_gpus_reply *reply,
 			     const uint8_t uuid[GCR_UUID_BYTES])
 {
 	const struct gcr_gpu_info *gpu = find_gpu(reply, uuid);
-	bool has_ended = gcr_drive_end_idle_worker(drive, uuid, true);
+	bool has_ended = gcr_driver_end_idle_worker(driver, uuid, true);
 
 	/* Without NVML's figures the first worker is needed, to be asked for the free VRAM. */
-	if (gpu && gpu->flags & GCR_GPU_MEMORY && gcr_drive_end_idle_worker(drive, uuid, false))
+	if (gpu && gpu->flags & GCR_GPU_MEMORY && gcr_driver_end_idle_worker(driver, uuid, false))
 		has_ended = true;
 	return has_ended;
 }
@@ -153,31 +153,31 @@ static bool end_idle_workers(struct gcr_drive *drive, const struct gcr_gpus_repl
  * process must not be left frozen for want of it; only the end of the process or of the daemon ends
  * that wait. -ECANCELED; -ETIMEDOUT: an undone freeze gives up.
  */
-static int wait_admission(struct gcr_drive *drive, uint32_t mask, struct gcr_error *error)
+static int wait_admission(struct gcr_driver_session *driver, uint32_t mask, struct gcr_error *error)
 {
-	struct gcr_admission *admission = drive->daemon->admission;
-	uint32_t kept = gcr_exchange_take_admission(drive->task);
+	struct gcr_admission *admission = driver->daemon->admission;
+	uint32_t kept = gcr_swap_take_admission(driver->task);
 
 	/* Keep the kept admission, and take the rest only if all of it is free at once. */
-	if (kept && gcr_admission_take(admission, mask & ~kept, drive->process->pid)) {
-		drive->admitted = kept | mask;
+	if (kept && gcr_admission_take(admission, mask & ~kept, driver->process->pid)) {
+		driver->admitted = kept | mask;
 		return 0;
 	}
 	/* Take all GPUs at once: a task that holds one GPU and waits for another could deadlock. */
 	if (kept)
 		gcr_admission_leave(admission, kept);
-	while (!gcr_admission_take(admission, mask, drive->process->pid)) {
-		if (drive->rolling_back ? gcr_drive_must_leave(drive)
-					: gcr_task_stopped(drive->task) != 0)
+	while (!gcr_admission_take(admission, mask, driver->process->pid)) {
+		if (driver->rolling_back ? gcr_driver_session_must_leave(driver)
+					 : gcr_task_stopped(driver->task) != 0)
 			return gcr_error_set(error, ECANCELED,
 					     "it was stopped while others were thawed on its GPU");
-		if (!drive->rolling_back && gcr_exchange_gives_up(drive->task))
+		if (!driver->rolling_back && gcr_swap_gives_up(driver->task))
 			return gcr_error_set(error, ETIMEDOUT, "others are thawed on its GPU");
-		if (drive->rolling_back)
-			gcr_drive_check_deadline(drive);
-		gcr_drive_pause(drive, ADMIT_LOOK_MSEC);
+		if (driver->rolling_back)
+			gcr_driver_check_deadline(driver);
+		gcr_driver_session_pause(driver, ADMIT_LOOK_MSEC);
 	}
-	drive->admitted = mask;
+	driver->admitted = mask;
 	return 0;
 }
 
@@ -185,28 +185,29 @@ static int wait_admission(struct gcr_drive *drive, uint32_t mask, struct gcr_err
  * Copies the VRAM that a thaw needs on each GPU, as noted in the process; returns the number of
  * GPUs. Takes process->lock.
  */
-static unsigned int copy_shares(struct gcr_drive *drive, struct gcr_share shares[GCR_GPUS_MAX])
+static unsigned int copy_shares(struct gcr_driver_session *driver,
+				struct gcr_share shares[GCR_GPUS_MAX])
 {
 	unsigned int count;
 
-	pthread_mutex_lock(&drive->process->lock);
-	count = drive->process->shares_count;
-	memcpy(shares, drive->process->shares, count * sizeof(*shares));
-	pthread_mutex_unlock(&drive->process->lock);
+	pthread_mutex_lock(&driver->process->lock);
+	count = driver->process->shares_count;
+	memcpy(shares, driver->process->shares, count * sizeof(*shares));
+	pthread_mutex_unlock(&driver->process->lock);
 	return count;
 }
 
-uint32_t gcr_drive_need_mask(struct gcr_drive *drive)
+uint32_t gcr_driver_need_mask(struct gcr_driver_session *driver)
 {
 	struct gcr_share shares[GCR_GPUS_MAX];
 	unsigned int count;
 	uint32_t mask = 0;
 
-	gcr_drive_assume_need(drive);
-	count = copy_shares(drive, shares);
+	gcr_driver_assume_need(driver);
+	count = copy_shares(driver, shares);
 	for (unsigned int i = 0; i < count; i++) {
-		int index = gcr_gpus_index(drive->daemon->gpus,
-					   gcr_drive_destination(drive, shares[i].uuid));
+		int index = gcr_gpus_index(driver->daemon->gpus,
+					   gcr_driver_destination(driver, shares[i].uuid));
 
 		if (index >= 0)
 			mask |= 1u << index;
@@ -214,12 +215,12 @@ uint32_t gcr_drive_need_mask(struct gcr_drive *drive)
 	return mask;
 }
 
-int gcr_drive_wait_turn(struct gcr_drive *drive, uint32_t mask, struct gcr_error *error)
+int gcr_driver_wait_turn(struct gcr_driver_session *driver, uint32_t mask, struct gcr_error *error)
 {
-	return drive->admitted || !mask ? 0 : wait_admission(drive, mask, error);
+	return driver->admitted || !mask ? 0 : wait_admission(driver, mask, error);
 }
 
-int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error)
+int gcr_driver_take_admission(struct gcr_driver_session *driver, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
 	struct gcr_share shares[GCR_GPUS_MAX];
@@ -229,22 +230,22 @@ int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error)
 
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	result = gcr_drive_wait_turn(drive, gcr_drive_need_mask(drive), error);
+	result = gcr_driver_wait_turn(driver, gcr_driver_need_mask(driver), error);
 	if (result < 0)
 		return result;
-	count = copy_shares(drive, shares);
+	count = copy_shares(driver, shares);
 	for (unsigned int i = 0; i < count && !result; i++) {
-		const uint8_t *uuid = gcr_drive_destination(drive, shares[i].uuid);
-		int index = gcr_gpus_index(drive->daemon->gpus, uuid);
+		const uint8_t *uuid = gcr_driver_destination(driver, shares[i].uuid);
+		int index = gcr_gpus_index(driver->daemon->gpus, uuid);
 
-		if (index >= 0 && drive->ballast & 1u << index)
+		if (index >= 0 && driver->ballast & 1u << index)
 			continue;
 		if (!is_asked)
-			result = gcr_drive_query(drive, reply, error);
+			result = gcr_driver_query(driver, reply, error);
 		is_asked = true;
 		if (!result)
-			result = check_room(drive, reply, uuid, shares[i].bytes, error);
-		if (result != -ENOMEM || !end_idle_workers(drive, reply, uuid))
+			result = check_room(driver, reply, uuid, shares[i].bytes, error);
+		if (result != -ENOMEM || !end_idle_workers(driver, reply, uuid))
 			continue;
 		*error = (struct gcr_error){0};
 		result = 0;
@@ -254,30 +255,30 @@ int gcr_drive_admit(struct gcr_drive *drive, struct gcr_error *error)
 	return result;
 }
 
-void gcr_drive_leave(struct gcr_drive *drive)
+void gcr_driver_leave_admission(struct gcr_driver_session *driver)
 {
-	const struct gcr_task *task = drive->task;
+	const struct gcr_task *task = driver->task;
 	/* An undone freeze has its VRAM again, and needs the admission no more. */
-	bool is_back = task->is_undoing && !drive->rolling_back;
+	bool is_back = task->is_undoing && !driver->rolling_back;
 
-	if (task->exchange && !is_back)
-		gcr_exchange_keep_admission(drive->task, drive->admitted);
-	else if (drive->admitted)
-		gcr_admission_leave(drive->daemon->admission, drive->admitted);
-	drive->admitted = 0;
-	gcr_admission_end_need(drive->daemon->admission, &drive->need);
+	if (task->swap && !is_back)
+		gcr_swap_keep_admission(driver->task, driver->admitted);
+	else if (driver->admitted)
+		gcr_admission_leave(driver->daemon->admission, driver->admitted);
+	driver->admitted = 0;
+	gcr_admission_end_need(driver->daemon->admission, &driver->need);
 }
 
-void gcr_drive_finish(struct gcr_drive *drive)
+void gcr_driver_session_finish(struct gcr_driver_session *driver)
 {
-	gcr_helper_put(TAKE_PTR(drive->helper));
-	gcr_drive_let_start(drive);
-	gcr_drive_leave(drive);
+	gcr_helper_put(TAKE_PTR(driver->helper));
+	gcr_driver_let_start(driver);
+	gcr_driver_leave_admission(driver);
 }
 
 /* Free VRAM of a GPU: from NVML if available, else from a worker. */
-static int free_bytes(struct gcr_drive *drive, const struct gcr_gpu_info *gpu, uint64_t *ret_bytes,
-		      struct gcr_error *error)
+static int free_bytes(struct gcr_driver_session *driver, const struct gcr_gpu_info *gpu,
+		      uint64_t *ret_bytes, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
 	struct gcr_helper *worker = NULL;
@@ -290,14 +291,14 @@ static int free_bytes(struct gcr_drive *drive, const struct gcr_gpu_info *gpu, u
 	reply = calloc(1, sizeof(*reply));
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	result = gcr_helpers_take_worker(drive->vendor->helpers, gpu->uuid, false,
-					 GCR_DRIVE_HELPER_WAIT_USEC, drive->process->pidfd, &worker,
-					 error);
+	result = gcr_helpers_take_worker(driver->vendor->helpers, gpu->uuid, false,
+					 GCR_DRIVER_HELPER_WAIT_USEC, driver->process->pidfd,
+					 &worker, error);
 	if (!result)
 		result = gcr_helper_request(worker, GCR_MESSAGE_QUERY, NULL, 0, error);
 	if (!result)
-		result = gcr_helper_gpus(worker, GCR_DRIVE_HELPER_WAIT_USEC, drive->process->pidfd,
-					 reply);
+		result = gcr_helper_gpus(worker, GCR_DRIVER_HELPER_WAIT_USEC,
+					 driver->process->pidfd, reply);
 	if (result < 0 && worker)
 		gcr_helper_kill(worker);
 	gcr_helper_put(worker);
@@ -335,33 +336,33 @@ static uint64_t anonymous_bytes(pid_t pid)
  * same time. The process's host memory has grown by the same sum; if less VRAM became free, that
  * sum is required of every GPU.
  */
-int gcr_drive_measure_freed(struct gcr_drive *drive, struct gcr_error *error)
+int gcr_driver_measure_freed(struct gcr_driver_session *driver, struct gcr_error *error)
 {
-	struct gcr_process *process = drive->process;
+	struct gcr_process *process = driver->process;
 	_cleanup_free_ struct gcr_gpus_reply *reply = NULL;
 	uint64_t freed[GCR_GPUS_MAX] = {0};
 	uint64_t grown;
 	uint64_t sum = 0;
 	int result;
 
-	if (!drive->need_unknown)
+	if (!driver->need_unknown)
 		return 0;
 	reply = calloc(1, sizeof(*reply));
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	result = gcr_drive_query(drive, reply, error);
+	result = gcr_driver_query(driver, reply, error);
 	for (uint32_t i = 0; i < reply->gpus_count && !result; i++) {
 		uint64_t now = 0;
 
-		result = free_bytes(drive, &reply->gpus[i], &now, error);
-		if (!result && now > drive->free_before[i])
-			freed[i] = now - drive->free_before[i];
+		result = free_bytes(driver, &reply->gpus[i], &now, error);
+		if (!result && now > driver->free_before[i])
+			freed[i] = now - driver->free_before[i];
 		sum += freed[i];
 	}
 	if (result < 0)
 		return result;
 	grown = anonymous_bytes(process->pid);
-	grown = grown > drive->anonymous_before ? grown - drive->anonymous_before : 0;
+	grown = grown > driver->anonymous_before ? grown - driver->anonymous_before : 0;
 	pthread_mutex_lock(&process->lock);
 	for (uint32_t i = 0; i < reply->gpus_count; i++) {
 		struct gcr_share *share = &process->shares[process->shares_count];
@@ -379,25 +380,25 @@ int gcr_drive_measure_freed(struct gcr_drive *drive, struct gcr_error *error)
 }
 
 /*
- * See drive.h. The daemon of such a process died before it could measure the need. On every GPU the
- * need is at most the host memory that the process holds.
+ * See driver_session.h. The daemon of such a process died before it could measure the need. On
+ * every GPU the need is at most the host memory that the process holds.
  */
-void gcr_drive_assume_need(struct gcr_drive *drive)
+void gcr_driver_assume_need(struct gcr_driver_session *driver)
 {
-	struct gcr_process *process = drive->process;
+	struct gcr_process *process = driver->process;
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
 	uint64_t bytes = anonymous_bytes(process->pid);
 
 	if (!reply)
 		return;
-	gcr_gpus_snapshot(drive->daemon->gpus, reply);
+	gcr_gpus_snapshot(driver->daemon->gpus, reply);
 	pthread_mutex_lock(&process->lock);
 	if (process->shares_count)
 		reply->gpus_count = 0;
 	for (uint32_t i = 0; i < reply->gpus_count; i++) {
 		struct gcr_share *share = &process->shares[process->shares_count];
 
-		if (gcr_gpus_vendor(drive->daemon->gpus, i) != drive->vendor)
+		if (gcr_gpus_vendor(driver->daemon->gpus, i) != driver->vendor)
 			continue;
 		memcpy(share->uuid, reply->gpus[i].uuid, GCR_UUID_BYTES);
 		share->bytes = bytes;
@@ -406,17 +407,17 @@ void gcr_drive_assume_need(struct gcr_drive *drive)
 	pthread_mutex_unlock(&process->lock);
 }
 
-int gcr_drive_take_stock(struct gcr_drive *drive, struct gcr_error *error)
+int gcr_driver_take_stock(struct gcr_driver_session *driver, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
-	struct gcr_process *process = drive->process;
+	struct gcr_process *process = driver->process;
 	uint64_t bytes = 0;
 	bool mig = false;
 	int result;
 
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	result = gcr_drive_query(drive, reply, error);
+	result = gcr_driver_query(driver, reply, error);
 	if (result < 0)
 		return result;
 	pthread_mutex_lock(&process->lock);
@@ -434,31 +435,32 @@ int gcr_drive_take_stock(struct gcr_drive *drive, struct gcr_error *error)
 		bytes += user->bytes;
 		mig = mig || (reply->gpus[user->gpu].flags & GCR_GPU_MIG);
 	}
-	drive->need_unknown = !process->shares_count;
+	driver->need_unknown = !process->shares_count;
 	pthread_mutex_unlock(&process->lock);
-	for (uint32_t i = 0; i < reply->gpus_count && drive->need_unknown; i++) {
-		result = free_bytes(drive, &reply->gpus[i], &drive->free_before[i], error);
+	for (uint32_t i = 0; i < reply->gpus_count && driver->need_unknown; i++) {
+		result = free_bytes(driver, &reply->gpus[i], &driver->free_before[i], error);
 		if (result < 0)
 			return result;
 		/* The process uses at most all VRAM that is in use. */
-		if (reply->gpus[i].total_bytes > drive->free_before[i])
-			bytes += reply->gpus[i].total_bytes - drive->free_before[i];
+		if (reply->gpus[i].total_bytes > driver->free_before[i])
+			bytes += reply->gpus[i].total_bytes - driver->free_before[i];
 	}
-	drive->anonymous_before = anonymous_bytes(process->pid);
+	driver->anonymous_before = anonymous_bytes(process->pid);
 	if (mig)
 		return gcr_error_set(error, EOPNOTSUPP,
 				     "the process uses a GPU in MIG mode, which the driver cannot "
 				     "checkpoint");
-	drive->bytes = bytes;
-	gcr_task_set_bytes(drive->task, bytes);
+	driver->bytes = bytes;
+	gcr_task_set_bytes(driver->task, bytes);
 	return 0;
 }
 
-void gcr_drive_deduct(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES], uint64_t bytes)
+void gcr_driver_deduct(struct gcr_driver_session *driver, const uint8_t uuid[GCR_UUID_BYTES],
+		       uint64_t bytes)
 {
-	struct gcr_process *process = drive->process;
+	struct gcr_process *process = driver->process;
 
-	drive->bytes -= bytes < drive->bytes ? bytes : drive->bytes;
+	driver->bytes -= bytes < driver->bytes ? bytes : driver->bytes;
 	pthread_mutex_lock(&process->lock);
 	for (unsigned int i = 0; i < process->shares_count; i++) {
 		struct gcr_share *share = &process->shares[i];
@@ -469,14 +471,14 @@ void gcr_drive_deduct(struct gcr_drive *drive, const uint8_t uuid[GCR_UUID_BYTES
 	pthread_mutex_unlock(&process->lock);
 }
 
-int gcr_drive_check_host_room(struct gcr_drive *drive, struct gcr_error *error)
+int gcr_driver_check_host_room(struct gcr_driver_session *driver, struct gcr_error *error)
 {
 	_cleanup_free_ char *what = NULL;
-	uint64_t bytes = drive->bytes;
+	uint64_t bytes = driver->bytes;
 	uint64_t room;
 	int result;
 
-	result = gcr_proc_memory_room(drive->process->pid, &room, &what);
+	result = gcr_proc_memory_room(driver->process->pid, &room, &what);
 	if (result < 0)
 		return gcr_error_set(error, -result, "its memory limits cannot be read: %s",
 				     strerror(-result));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Translates requests of the kernel to operations on folders, and the results back. */
-#include "fs/mount/session_folder.h"
+/* Translates requests of the kernel to operations on subtrees, and the results back. */
+#include "fs/mount/session_subtree.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,8 +14,8 @@
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
 
-GCR_DEFINE_CLEANUP(struct gcr_folder *, gcr_folder_unref);
-GCR_DEFINE_CLEANUP(struct gcr_folder_file *, gcr_folder_close);
+GCR_DEFINE_CLEANUP(struct gcr_subtree *, gcr_subtree_unref);
+GCR_DEFINE_CLEANUP(struct gcr_subtree_file *, gcr_subtree_close);
 
 void gcr_session_tell_refusal(struct gcr_daemon *daemon, uid_t uid, const struct gcr_error *error)
 {
@@ -42,10 +42,10 @@ static int tell_quota(fuse_req_t request, int result)
 }
 
 /*
- * Finds the folder and item of @node. -EPERM: nothing can be changed there (a process without
- * anything in the store, or a node outside folders).
+ * Finds the subtree and item of @node. -EPERM: nothing can be changed there (a process without
+ * anything in the store, or a node outside subtrees).
  */
-static int find(fuse_req_t request, fuse_ino_t node, struct gcr_folder **ret_folder,
+static int find(fuse_req_t request, fuse_ino_t node, struct gcr_subtree **ret_subtree,
 		uint32_t *ret_item)
 {
 	struct gcr_daemon *daemon = fuse_req_userdata(request);
@@ -53,7 +53,7 @@ static int find(fuse_req_t request, fuse_ino_t node, struct gcr_folder **ret_fol
 
 	if (result < 0)
 		return result;
-	result = gcr_tree_folder(daemon, node, ret_folder, ret_item);
+	result = gcr_tree_subtree(daemon, node, ret_subtree, ret_item);
 	return result == -ENOENT ? -EPERM : result;
 }
 
@@ -144,9 +144,9 @@ void gcr_session_write_place(fuse_req_t request, const struct gcr_credentials *o
 
 void gcr_session_mkdir(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode)
 {
-	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	_cleanup_(gcr_subtree_unref_cleanup) struct gcr_subtree *subtree = NULL;
 	const struct fuse_ctx *caller = fuse_req_ctx(request);
-	struct gcr_folder_entry made;
+	struct gcr_subtree_entry made;
 	struct fuse_entry_param entry;
 	uint32_t item;
 	int result;
@@ -155,27 +155,27 @@ void gcr_session_mkdir(fuse_req_t request, fuse_ino_t parent, const char *name, 
 		make_place(request, name);
 		return;
 	}
-	result = find(request, parent, &folder, &item);
+	result = find(request, parent, &subtree, &item);
 	if (!result)
-		result =
-			gcr_folder_mkdir(folder, item, name, mode, caller->uid, caller->gid, &made);
+		result = gcr_subtree_mkdir(subtree, item, name, mode, caller->uid, caller->gid,
+					   &made);
 	if (result < 0) {
 		fuse_reply_err(request, -tell_quota(request, result));
 		return;
 	}
-	gcr_tree_make_entry(folder, &made, &entry);
+	gcr_tree_make_entry(subtree, &made, &entry);
 	gcr_session_reply_entry(request, &entry);
 }
 
 static void remove_name(fuse_req_t request, fuse_ino_t parent, const char *name, bool is_directory)
 {
-	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	_cleanup_(gcr_subtree_unref_cleanup) struct gcr_subtree *subtree = NULL;
 	uint32_t item;
 	int result;
 
-	result = find(request, parent, &folder, &item);
+	result = find(request, parent, &subtree, &item);
 	if (!result)
-		result = gcr_folder_remove(folder, item, name, is_directory);
+		result = gcr_subtree_remove(subtree, item, name, is_directory);
 	fuse_reply_err(request, -result);
 }
 
@@ -195,19 +195,19 @@ void gcr_session_rmdir(fuse_req_t request, fuse_ino_t parent, const char *name)
 void gcr_session_rename(fuse_req_t request, fuse_ino_t parent, const char *name,
 			fuse_ino_t new_parent, const char *new_name, unsigned int flags)
 {
-	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
-	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *new_folder = NULL;
+	_cleanup_(gcr_subtree_unref_cleanup) struct gcr_subtree *subtree = NULL;
+	_cleanup_(gcr_subtree_unref_cleanup) struct gcr_subtree *new_subtree = NULL;
 	uint32_t item;
 	uint32_t new_item;
 	int result;
 
-	result = find(request, parent, &folder, &item);
+	result = find(request, parent, &subtree, &item);
 	if (!result)
-		result = find(request, new_parent, &new_folder, &new_item);
-	if (!result && folder != new_folder)
+		result = find(request, new_parent, &new_subtree, &new_item);
+	if (!result && subtree != new_subtree)
 		result = -EXDEV;
 	if (!result)
-		result = gcr_folder_rename(folder, item, name, new_item, new_name, flags);
+		result = gcr_subtree_rename(subtree, item, name, new_item, new_name, flags);
 	fuse_reply_err(request, -result);
 }
 
@@ -218,16 +218,16 @@ static struct timespec time_of(int valid, int flag, int now_flag, const struct t
 	return valid & flag ? *time : (struct timespec){.tv_nsec = UTIME_OMIT};
 }
 
-static int truncate_item(struct gcr_folder *folder, uint32_t item, uid_t uid, uint64_t bytes,
-			 struct gcr_folder_file *file)
+static int truncate_item(struct gcr_subtree *subtree, uint32_t item, uid_t uid, uint64_t bytes,
+			 struct gcr_subtree_file *file)
 {
-	_cleanup_(gcr_folder_close_cleanup) struct gcr_folder_file *opened = NULL;
-	int result = file ? 0 : gcr_folder_open(folder, item, O_WRONLY, &opened);
+	_cleanup_(gcr_subtree_close_cleanup) struct gcr_subtree_file *opened = NULL;
+	int result = file ? 0 : gcr_subtree_open(subtree, item, O_WRONLY, &opened);
 
 	if (opened)
-		gcr_folder_opened_by(opened, uid);
+		gcr_subtree_opened_by(opened, uid);
 
-	return result ? result : gcr_folder_truncate(file ? file : opened, bytes);
+	return result ? result : gcr_subtree_truncate(file ? file : opened, bytes);
 }
 
 static bool attributes_are_owners(int valid)
@@ -241,12 +241,13 @@ static bool attributes_are_owners(int valid)
  * May user @uid change the attributes @valid of the item? The item's present owner decides: the
  * kernel has checked the attributes that it had cached. A change by another user that only clears
  * S_ISUID or S_ISGID is allowed: the kernel does that itself when such a user writes. 0, -EPERM, or
- * an error of gcr_folder_stat().
+ * an error of gcr_subtree_stat().
  */
-static int check_owner(struct gcr_folder *folder, uint32_t item, uid_t uid, int valid, mode_t mode)
+static int check_owner(struct gcr_subtree *subtree, uint32_t item, uid_t uid, int valid,
+		       mode_t mode)
 {
 	struct stat stat;
-	int result = uid ? gcr_folder_stat(folder, item, &stat) : 0;
+	int result = uid ? gcr_subtree_stat(subtree, item, &stat) : 0;
 	mode_t changed;
 
 	if (result < 0 || !uid || uid == stat.st_uid)
@@ -258,13 +259,13 @@ static int check_owner(struct gcr_folder *folder, uint32_t item, uid_t uid, int 
 }
 
 void gcr_session_set(fuse_req_t request, fuse_ino_t node, const struct stat *stat, int valid,
-		     struct gcr_folder_file *file)
+		     struct gcr_subtree_file *file)
 {
-	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	_cleanup_(gcr_subtree_unref_cleanup) struct gcr_subtree *subtree = NULL;
 	const int others = FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID |
 			   FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_ATIME_NOW |
 			   FUSE_SET_ATTR_MTIME_NOW;
-	struct gcr_folder_attributes attributes = {
+	struct gcr_subtree_attributes attributes = {
 		.has_mode = valid & FUSE_SET_ATTR_MODE,
 		.mode = stat->st_mode,
 		.uid = valid & FUSE_SET_ATTR_UID ? stat->st_uid : (uid_t)-1,
@@ -279,15 +280,15 @@ void gcr_session_set(fuse_req_t request, fuse_ino_t node, const struct stat *sta
 	uint32_t item;
 	int result;
 
-	result = find(request, node, &folder, &item);
+	result = find(request, node, &subtree, &item);
 	if (!result && attributes_are_owners(valid))
-		result =
-			check_owner(folder, item, fuse_req_ctx(request)->uid, valid, stat->st_mode);
+		result = check_owner(subtree, item, fuse_req_ctx(request)->uid, valid,
+				     stat->st_mode);
 	if (!result && valid & FUSE_SET_ATTR_SIZE)
-		result = truncate_item(folder, item, fuse_req_ctx(request)->uid,
+		result = truncate_item(subtree, item, fuse_req_ctx(request)->uid,
 				       (uint64_t)stat->st_size, file);
 	if (!result && valid & others)
-		result = gcr_folder_set(folder, item, &attributes);
+		result = gcr_subtree_set(subtree, item, &attributes);
 	if (!result)
 		result = gcr_tree_getattr(fuse_req_userdata(request), node, &now);
 	if (result < 0)
@@ -296,24 +297,24 @@ void gcr_session_set(fuse_req_t request, fuse_ino_t node, const struct stat *sta
 		fuse_reply_attr(request, &now, 0);
 }
 
-void gcr_session_read(fuse_req_t request, struct gcr_folder_file *file, size_t size,
+void gcr_session_read(fuse_req_t request, struct gcr_subtree_file *file, size_t size,
 		      uint64_t offset)
 {
-	struct gcr_folder_bytes bytes;
-	int result = gcr_folder_read(file, offset, size, &bytes);
+	struct gcr_subtree_bytes bytes;
+	int result = gcr_subtree_read(file, offset, size, &bytes);
 
 	if (result < 0) {
 		fuse_reply_err(request, -result);
 		return;
 	}
 	fuse_reply_buf(request, bytes.bytes, bytes.size);
-	gcr_folder_read_done(file, &bytes);
+	gcr_subtree_read_done(file, &bytes);
 }
 
-void gcr_session_write(fuse_req_t request, struct gcr_folder_file *file, const char *bytes,
+void gcr_session_write(fuse_req_t request, struct gcr_subtree_file *file, const char *bytes,
 		       size_t size, uint64_t offset)
 {
-	ssize_t written = gcr_folder_write(file, bytes, size, offset);
+	ssize_t written = gcr_subtree_write(file, bytes, size, offset);
 
 	if (written < 0)
 		fuse_reply_err(request, -tell_quota(request, (int)written));
@@ -322,52 +323,52 @@ void gcr_session_write(fuse_req_t request, struct gcr_folder_file *file, const c
 }
 
 int gcr_session_open(fuse_req_t request, fuse_ino_t node, int flags,
-		     struct gcr_folder_file **ret_file)
+		     struct gcr_subtree_file **ret_file)
 {
-	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	_cleanup_(gcr_subtree_unref_cleanup) struct gcr_subtree *subtree = NULL;
 	uint32_t item;
-	int result = find(request, node, &folder, &item);
+	int result = find(request, node, &subtree, &item);
 
 	if (!result)
-		result = gcr_folder_open(folder, item, flags, ret_file);
+		result = gcr_subtree_open(subtree, item, flags, ret_file);
 	if (!result)
-		gcr_folder_opened_by(*ret_file, fuse_req_ctx(request)->uid);
+		gcr_subtree_opened_by(*ret_file, fuse_req_ctx(request)->uid);
 	return result;
 }
 
 int gcr_session_truncate(fuse_req_t request, fuse_ino_t node, int flags,
-			 struct gcr_folder_file *file)
+			 struct gcr_subtree_file *file)
 {
-	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	_cleanup_(gcr_subtree_unref_cleanup) struct gcr_subtree *subtree = NULL;
 	uint32_t item;
-	int result = find(request, node, &folder, &item);
+	int result = find(request, node, &subtree, &item);
 
 	/*
 	 * open(2) allows O_TRUNC with O_RDONLY if the caller may write: open the item again for
 	 * writing.
 	 */
 	return result ? result
-		      : truncate_item(folder, item, fuse_req_ctx(request)->uid, 0,
+		      : truncate_item(subtree, item, fuse_req_ctx(request)->uid, 0,
 				      (flags & O_ACCMODE) == O_RDONLY ? NULL : file);
 }
 
 int gcr_session_create_file(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,
 			    int flags, struct fuse_entry_param *ret_entry,
-			    struct gcr_folder_file **ret_file)
+			    struct gcr_subtree_file **ret_file)
 {
-	_cleanup_(gcr_folder_unref_cleanup) struct gcr_folder *folder = NULL;
+	_cleanup_(gcr_subtree_unref_cleanup) struct gcr_subtree *subtree = NULL;
 	const struct fuse_ctx *caller = fuse_req_ctx(request);
-	struct gcr_folder_entry entry;
+	struct gcr_subtree_entry entry;
 	uint32_t item;
 	int result;
 
-	result = find(request, parent, &folder, &item);
+	result = find(request, parent, &subtree, &item);
 	if (!result)
-		result = gcr_folder_create_file(folder, item, name, flags, mode, caller->uid,
-						caller->gid, &entry, ret_file);
+		result = gcr_subtree_create_file(subtree, item, name, flags, mode, caller->uid,
+						 caller->gid, &entry, ret_file);
 	if (!result) {
-		gcr_folder_opened_by(*ret_file, caller->uid);
-		gcr_tree_make_entry(folder, &entry, ret_entry);
+		gcr_subtree_opened_by(*ret_file, caller->uid);
+		gcr_tree_make_entry(subtree, &entry, ret_entry);
 	}
 	return tell_quota(request, result);
 }

@@ -3,8 +3,8 @@
  * The FUSE operations on files below a `snapshot`, and on places (incoming snapshots) as a whole;
  * session.c has the others.
  */
-#ifndef GCR_FS_MOUNT_SESSION_FOLDER_H
-#define GCR_FS_MOUNT_SESSION_FOLDER_H
+#ifndef GCR_FS_MOUNT_SESSION_SUBTREE_H
+#define GCR_FS_MOUNT_SESSION_SUBTREE_H
 
 #include "fs/base/credentials.h"
 #include "fs/mount/tree.h"
@@ -31,10 +31,10 @@ void gcr_session_rename(fuse_req_t request, fuse_ino_t parent, const char *name,
  * by name.
  */
 void gcr_session_set(fuse_req_t request, fuse_ino_t node, const struct stat *stat, int valid,
-		     struct gcr_folder_file *file);
-void gcr_session_read(fuse_req_t request, struct gcr_folder_file *file, size_t size,
+		     struct gcr_subtree_file *file);
+void gcr_session_read(fuse_req_t request, struct gcr_subtree_file *file, size_t size,
 		      uint64_t offset);
-void gcr_session_write(fuse_req_t request, struct gcr_folder_file *file, const char *bytes,
+void gcr_session_write(fuse_req_t request, struct gcr_subtree_file *file, const char *bytes,
 		       size_t size, uint64_t offset);
 
 /* Carries out a verb for an incoming snapshot, through a descriptor that @opener opened. */
@@ -44,12 +44,12 @@ void gcr_session_write_place(fuse_req_t request, const struct gcr_credentials *o
 
 /* These functions do not answer @request; they return 0 or -errno. */
 int gcr_session_open(fuse_req_t request, fuse_ino_t node, int flags,
-		     struct gcr_folder_file **ret_file);
+		     struct gcr_subtree_file **ret_file);
 /* Applies O_TRUNC to a file that has been opened with the other @flags. */
 int gcr_session_truncate(fuse_req_t request, fuse_ino_t node, int flags,
-			 struct gcr_folder_file *file);
+			 struct gcr_subtree_file *file);
 int gcr_session_create_file(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,
 			    int flags, struct fuse_entry_param *ret_entry,
-			    struct gcr_folder_file **ret_file);
+			    struct gcr_subtree_file **ret_file);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Packing and unpacking files of a folder piece by piece. A packed piece is a hole of the file, and
- * its bytes are chunks in the store (fs/pack/packs.h) that the file's table refers to. Packed
+ * Packing and unpacking files of a subtree piece by piece. A packed piece is a hole of the file,
+ * and its bytes are chunks in the store (fs/pack/packs.h) that the file's table refers to. Packed
  * pieces are unpacked before they are changed. The file and its table are changed in such an order
  * that a daemon that is killed leaves the bytes of a piece in one of them, or the same bytes in
  * both.
  */
-#include "fs/store/folder_private.h"
+#include "fs/store/subtree_private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,28 +29,28 @@ static uint64_t first_whole(uint64_t offset)
 	return gcr_pack_pieces(offset);
 }
 
-static struct gcr_folder_pieces piece_of(uint64_t offset)
+static struct gcr_subtree_pieces piece_of(uint64_t offset)
 {
-	return (struct gcr_folder_pieces){offset / PIECE_BYTES, offset / PIECE_BYTES + 1};
+	return (struct gcr_subtree_pieces){offset / PIECE_BYTES, offset / PIECE_BYTES + 1};
 }
 
-static void plan_cut(uint64_t size, uint64_t bytes, struct gcr_folder_plan *plan)
+static void plan_cut(uint64_t size, uint64_t bytes, struct gcr_subtree_plan *plan)
 {
 	uint64_t ends = bytes < size ? bytes : size;
 
 	if (ends % PIECE_BYTES)
 		plan->unpacked[0] = piece_of(ends);
-	plan->gone = (struct gcr_folder_pieces){first_whole(bytes), UINT64_MAX};
+	plan->gone = (struct gcr_subtree_pieces){first_whole(bytes), UINT64_MAX};
 	plan->file_bytes = bytes;
 }
 
-static void plan_punch(uint64_t size, uint64_t offset, uint64_t end, struct gcr_folder_plan *plan)
+static void plan_punch(uint64_t size, uint64_t offset, uint64_t end, struct gcr_subtree_plan *plan)
 {
 	if (offset % PIECE_BYTES)
 		plan->unpacked[0] = piece_of(offset);
 	if (end < size && end % PIECE_BYTES)
 		plan->unpacked[1] = piece_of(end);
-	plan->gone = (struct gcr_folder_pieces){
+	plan->gone = (struct gcr_subtree_pieces){
 		first_whole(offset), end < size ? end / PIECE_BYTES : gcr_pack_pieces(size)};
 }
 
@@ -59,19 +59,19 @@ static void plan_punch(uint64_t size, uint64_t offset, uint64_t end, struct gcr_
  * length and is unpacked, too.
  */
 static void plan_data(uint64_t size, uint64_t offset, uint64_t end, bool keeps_size,
-		      struct gcr_folder_plan *plan)
+		      struct gcr_subtree_plan *plan)
 {
 	uint64_t from = offset < size || keeps_size ? offset : size;
 
 	if (offset == end)
 		return;
-	plan->unpacked[0] = (struct gcr_folder_pieces){from / PIECE_BYTES, gcr_pack_pieces(end)};
+	plan->unpacked[0] = (struct gcr_subtree_pieces){from / PIECE_BYTES, gcr_pack_pieces(end)};
 	if (!keeps_size && end > size)
 		plan->file_bytes = end;
 }
 
 /* Huge pages that unpacking takes outside @offset to @end; the caller counts those inside. */
-static uint64_t sum_further(const struct gcr_pack_table *table, const struct gcr_folder_plan *plan,
+static uint64_t sum_further(const struct gcr_pack_table *table, const struct gcr_subtree_plan *plan,
 			    uint64_t offset, uint64_t end)
 {
 	uint64_t pieces = gcr_pack_table_pieces(table);
@@ -80,43 +80,43 @@ static uint64_t sum_further(const struct gcr_pack_table *table, const struct gcr
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(plan->unpacked); i++)
 		for (uint64_t piece = plan->unpacked[i].first;
 		     piece < plan->unpacked[i].end && piece < pieces; piece++)
-			if (gcr_folder_packed_has_data(table, piece) &&
+			if (gcr_subtree_packed_has_data(table, piece) &&
 			    (piece < offset / PIECE_BYTES || piece >= gcr_pack_pieces(end)))
 				bytes += PIECE_BYTES;
 	return bytes;
 }
 
-int gcr_folder_plan(struct gcr_folder_file *file, enum gcr_folder_change kind, uint64_t offset,
-		    uint64_t end, struct gcr_folder_plan *ret_plan)
+int gcr_subtree_plan(struct gcr_subtree_file *file, enum gcr_subtree_change kind, uint64_t offset,
+		     uint64_t end, struct gcr_subtree_plan *ret_plan)
 {
-	const struct gcr_folder_packed *packed = file->inode->packed;
-	struct gcr_folder_plan plan;
+	const struct gcr_subtree_packed *packed = file->inode->packed;
+	struct gcr_subtree_plan plan;
 	struct stat stat;
 	uint64_t size;
 
 	if (fstat(file->fd, &stat) < 0)
 		return -errno;
 	size = (uint64_t)stat.st_size;
-	plan = (struct gcr_folder_plan){.file_bytes = size};
-	if (kind == GCR_FOLDER_TRUNCATE)
+	plan = (struct gcr_subtree_plan){.file_bytes = size};
+	if (kind == GCR_SUBTREE_TRUNCATE)
 		plan_cut(size, end, &plan);
-	else if (kind == GCR_FOLDER_PUNCH)
+	else if (kind == GCR_SUBTREE_PUNCH)
 		plan_punch(size, offset, end, &plan);
 	else
-		plan_data(size, offset, end, kind == GCR_FOLDER_ALLOCATE_WITHIN, &plan);
+		plan_data(size, offset, end, kind == GCR_SUBTREE_ALLOCATE_WITHIN, &plan);
 	/* Only for a write or an allocation does the caller count the range itself. */
-	if (kind == GCR_FOLDER_TRUNCATE || kind == GCR_FOLDER_PUNCH)
+	if (kind == GCR_SUBTREE_TRUNCATE || kind == GCR_SUBTREE_PUNCH)
 		offset = end = 0;
 	plan.further_bytes = sum_further(packed->table, &plan, offset, end);
-	if (gcr_folder_table_bytes(plan.file_bytes) > packed->memory_bytes)
+	if (gcr_subtree_table_bytes(plan.file_bytes) > packed->memory_bytes)
 		plan.further_bytes +=
-			gcr_folder_table_bytes(plan.file_bytes) - packed->memory_bytes;
+			gcr_subtree_table_bytes(plan.file_bytes) - packed->memory_bytes;
 	*ret_plan = plan;
 	return 0;
 }
 
 /* Write a packed piece into the file. With errors the file has a hole there, as before. */
-static int write_piece(struct gcr_folder_file *file, const struct gcr_pack_entry *entries,
+static int write_piece(struct gcr_subtree_file *file, const struct gcr_pack_entry *entries,
 		       uint64_t offset, size_t size)
 {
 	_cleanup_(gcr_packer_destroy_cleanup) struct gcr_packer *packer = NULL;
@@ -125,13 +125,13 @@ static int write_piece(struct gcr_folder_file *file, const struct gcr_pack_entry
 	ssize_t written;
 
 	if (!result)
-		result = gcr_folder_read_in_piece(file->folder->packs, packer, entries, 0, size,
-						  buffer);
+		result = gcr_subtree_read_in_piece(file->subtree->packs, packer, entries, 0, size,
+						   buffer);
 	if (result == -EBADMSG)
 		result = -EIO;
 	if (result < 0)
 		return result;
-	written = gcr_folder_write_file(file->fd, buffer, size, offset);
+	written = gcr_subtree_write_file(file->fd, buffer, size, offset);
 	if (written == (ssize_t)size)
 		return 0;
 	fallocate(file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
@@ -146,9 +146,9 @@ static void keep_times(int fd, const struct stat *before)
 }
 
 /* Unpack a piece; the room for it has been taken. Lock: change_lock. */
-static int unpack(struct gcr_folder_file *file, uint64_t piece)
+static int unpack(struct gcr_subtree_file *file, uint64_t piece)
 {
-	struct gcr_folder_inode *inode = file->inode;
+	struct gcr_subtree_inode *inode = file->inode;
 	struct gcr_pack_table *table = inode->packed->table;
 	struct gcr_pack_entry entries[GCR_PACK_PIECE_CHUNKS];
 	struct stat before;
@@ -167,13 +167,13 @@ static int unpack(struct gcr_folder_file *file, uint64_t piece)
 	pthread_rwlock_wrlock(&inode->pack_lock);
 	gcr_pack_table_clear(table, piece);
 	pthread_rwlock_unlock(&inode->pack_lock);
-	gcr_packs_drop(file->folder->packs, entries, GCR_ARRAY_SIZE(entries));
+	gcr_packs_drop(file->subtree->packs, entries, GCR_ARRAY_SIZE(entries));
 	return 0;
 }
 
-int gcr_folder_carry_out(struct gcr_folder_file *file, const struct gcr_folder_plan *plan)
+int gcr_subtree_carry_out(struct gcr_subtree_file *file, const struct gcr_subtree_plan *plan)
 {
-	struct gcr_folder_inode *inode = file->inode;
+	struct gcr_subtree_inode *inode = file->inode;
 	const struct gcr_pack_table *table = inode->packed->table;
 	uint64_t pieces = gcr_pack_table_pieces(table);
 	int result = 0;
@@ -183,30 +183,30 @@ int gcr_folder_carry_out(struct gcr_folder_file *file, const struct gcr_folder_p
 		     piece < plan->unpacked[i].end && piece < pieces && !result; piece++) {
 			if (!gcr_pack_table_is_packed(table, piece))
 				continue;
-			result = gcr_folder_is_unwanted(file->folder) ? -EBUSY
-								      : unpack(file, piece);
+			result = gcr_subtree_is_unwanted(file->subtree) ? -EBUSY
+									: unpack(file, piece);
 		}
 	/* The table must be as long as the file whenever it gets mapped. */
 	if (!result && plan->file_bytes > inode->packed->file_bytes) {
 		pthread_rwlock_wrlock(&inode->pack_lock);
-		result = gcr_folder_packed_resize(file->folder, inode->packed, plan->file_bytes);
+		result = gcr_subtree_packed_resize(file->subtree, inode->packed, plan->file_bytes);
 		pthread_rwlock_unlock(&inode->pack_lock);
 	}
 	return result;
 }
 
-void gcr_folder_drop_gone(struct gcr_folder_file *file, const struct gcr_folder_plan *plan)
+void gcr_subtree_drop_gone(struct gcr_subtree_file *file, const struct gcr_subtree_plan *plan)
 {
 	uint64_t pieces = gcr_pack_table_pieces(file->inode->packed->table);
 
-	gcr_folder_packed_drop(file->folder, file->inode->packed, plan->gone.first,
-			       plan->gone.end < pieces ? plan->gone.end : pieces);
+	gcr_subtree_packed_drop(file->subtree, file->inode->packed, plan->gone.first,
+				plan->gone.end < pieces ? plan->gone.end : pieces);
 }
 
-void gcr_folder_settle_packed(struct gcr_folder_file *file)
+void gcr_subtree_trim_packed(struct gcr_subtree_file *file)
 {
-	struct gcr_folder_inode *inode = file->inode;
-	struct gcr_folder_packed *packed = inode->packed;
+	struct gcr_subtree_inode *inode = file->inode;
+	struct gcr_subtree_packed *packed = inode->packed;
 	struct gcr_pack_figures figures;
 	struct stat stat;
 
@@ -215,43 +215,46 @@ void gcr_folder_settle_packed(struct gcr_folder_file *file)
 	pthread_rwlock_wrlock(&inode->pack_lock);
 	/* Without memory, the table is resized when the file is opened again. */
 	if (!fstat(file->fd, &stat))
-		gcr_folder_packed_resize(file->folder, packed, (uint64_t)stat.st_size);
+		gcr_subtree_packed_resize(file->subtree, packed, (uint64_t)stat.st_size);
 	gcr_pack_table_figures(packed->table, &figures);
 	if (!figures.pieces)
 		inode->packed = NULL;
 	pthread_rwlock_unlock(&inode->pack_lock);
 	if (figures.pieces)
 		return;
-	pthread_mutex_lock(&file->folder->lock);
-	gcr_folder_packed_take(file->folder, inode->ino);
-	pthread_mutex_unlock(&file->folder->lock);
-	gcr_folder_packed_discard(file->folder, packed);
+	pthread_mutex_lock(&file->subtree->lock);
+	gcr_subtree_packed_take(file->subtree, inode->ino);
+	pthread_mutex_unlock(&file->subtree->lock);
+	gcr_subtree_packed_discard(file->subtree, packed);
 }
 
 /* ---- packing ---- */
 
-static uint64_t bytes_to_pack(const struct gcr_folder_file *file, const struct stat *stat)
+static uint64_t bytes_to_pack(const struct gcr_subtree_file *file, const struct stat *stat)
 {
 	uint64_t bytes = (uint64_t)stat->st_size;
 
 	return bytes < file->packed_most ? bytes : file->packed_most;
 }
 
-uint64_t gcr_folder_pieces(const struct gcr_folder_file *file)
+uint64_t gcr_subtree_pieces(const struct gcr_subtree_file *file)
 {
 	struct stat stat;
 
 	return fstat(file->fd, &stat) < 0 ? 0 : gcr_pack_pieces(bytes_to_pack(file, &stat));
 }
 
-/* Settle the account after packing; freed memory is no longer promised. Lock: change_lock. */
-static void settle_packing(struct gcr_folder_file *file, uint64_t taken_bytes)
+/*
+ * Recounts the memory of the file after packing; freed memory is no longer promised. Lock:
+ * change_lock.
+ */
+static void finish_packing(struct gcr_subtree_file *file, uint64_t taken_bytes)
 {
 	uint64_t before = file->inode->counted_bytes;
-	struct gcr_room *room = file->folder->room;
+	struct gcr_room *room = file->subtree->room;
 
-	gcr_folder_settle_packed(file);
-	gcr_folder_settle_room(file, taken_bytes);
+	gcr_subtree_trim_packed(file);
+	gcr_subtree_recount_room(file, taken_bytes);
 	if (room && file->inode->counted_bytes < before)
 		gcr_room_shrink(room, before - file->inode->counted_bytes);
 }
@@ -261,16 +264,16 @@ static void settle_packing(struct gcr_folder_file *file, uint64_t taken_bytes)
  * lease. An open by another process at this moment sends a signal; SIGIO would kill the daemon by
  * default, so SIGURG is used, which is ignored.
  */
-static bool is_ours_alone(struct gcr_folder_file *file)
+static bool is_ours_alone(struct gcr_subtree_file *file)
 {
-	struct gcr_folder_inode *inode = file->inode;
+	struct gcr_subtree_inode *inode = file->inode;
 	int fd = file->fd;
 
 	/* inode->fd may be a duplicate of an earlier open, which would prevent the lease. */
-	pthread_mutex_lock(&file->folder->lock);
+	pthread_mutex_lock(&file->subtree->lock);
 	if (inode->files == 1)
 		dup3(fd, inode->fd, O_CLOEXEC);
-	pthread_mutex_unlock(&file->folder->lock);
+	pthread_mutex_unlock(&file->subtree->lock);
 	if (fcntl(fd, F_SETSIG, SIGURG) < 0 || fcntl(fd, F_SETLEASE, F_WRLCK) < 0)
 		return false;
 	fcntl(fd, F_SETLEASE, F_UNLCK);
@@ -281,17 +284,17 @@ static bool is_ours_alone(struct gcr_folder_file *file)
  * Punch pieces that a daemon has published in the table but not punched before it was killed. Lock:
  * change_lock.
  */
-static void punch_again(struct gcr_folder_file *file)
+static void punch_again(struct gcr_subtree_file *file)
 {
 	const struct gcr_pack_table *table = file->inode->packed->table;
 	uint64_t pieces = gcr_pack_table_pieces(table);
 	struct stat stat;
 	off_t at = 0;
 
-	if (fstat(file->fd, &stat) < 0 || gcr_folder_is_shared(file, &stat) ||
+	if (fstat(file->fd, &stat) < 0 || gcr_subtree_is_shared(file, &stat) ||
 	    (gcr_inodes_is_passed(&stat) && !is_ours_alone(file)))
 		return;
-	gcr_folder_unmap(file->inode);
+	gcr_subtree_unmap(file->inode);
 	while ((at = lseek(file->fd, at, SEEK_DATA)) >= 0 && (uint64_t)at / PIECE_BYTES < pieces) {
 		uint64_t piece = (uint64_t)at / PIECE_BYTES;
 
@@ -300,23 +303,23 @@ static void punch_again(struct gcr_folder_file *file)
 				  (off_t)(piece * PIECE_BYTES), (off_t)PIECE_BYTES);
 		at = (off_t)((piece + 1) * PIECE_BYTES);
 	}
-	gcr_folder_may_map(file->inode);
+	gcr_subtree_may_map(file->inode);
 	file->inode->packed->is_left = false;
 }
 
-int gcr_folder_open_to_pack(struct gcr_folder *folder, uint32_t item, uint64_t bytes,
-			    struct gcr_folder_file **ret_file)
+int gcr_subtree_open_to_pack(struct gcr_subtree *subtree, uint32_t item, uint64_t bytes,
+			     struct gcr_subtree_file **ret_file)
 {
-	_cleanup_(gcr_folder_close_cleanup) struct gcr_folder_file *file = NULL;
-	struct gcr_folder_inode *inode;
+	_cleanup_(gcr_subtree_close_cleanup) struct gcr_subtree_file *file = NULL;
+	struct gcr_subtree_inode *inode;
 	int result;
 
-	pthread_mutex_lock(&folder->lock);
-	result = folder->packs ? gcr_folder_open_locked(folder, item, O_RDWR, true, &file)
-			       : -EOPNOTSUPP;
-	pthread_mutex_unlock(&folder->lock);
+	pthread_mutex_lock(&subtree->lock);
+	result = subtree->packs ? gcr_subtree_open_locked(subtree, item, O_RDWR, true, &file)
+				: -EOPNOTSUPP;
+	pthread_mutex_unlock(&subtree->lock);
 	if (!result)
-		result = gcr_folder_begin_change(folder, file->epoch);
+		result = gcr_subtree_begin_change(subtree, file->epoch);
 	if (result < 0)
 		return result;
 	file->packed_most = bytes;
@@ -324,22 +327,22 @@ int gcr_folder_open_to_pack(struct gcr_folder *folder, uint32_t item, uint64_t b
 	pthread_mutex_lock(&inode->change_lock);
 	if (inode->packed && inode->packed->is_left)
 		punch_again(file);
-	settle_packing(file, 0);
+	finish_packing(file, 0);
 	pthread_mutex_unlock(&inode->change_lock);
-	gcr_folder_end_change(folder);
+	gcr_subtree_end_change(subtree);
 	*ret_file = TAKE_PTR(file);
 	return 0;
 }
 
-uint64_t gcr_folder_piece_cost(struct gcr_folder_file *file)
+uint64_t gcr_subtree_piece_cost(struct gcr_subtree_file *file)
 {
-	struct gcr_folder_inode *inode = file->inode;
+	struct gcr_subtree_inode *inode = file->inode;
 	uint64_t bytes = 0;
 	struct stat stat;
 
 	pthread_rwlock_rdlock(&inode->pack_lock);
 	if (!inode->packed && !fstat(file->fd, &stat))
-		bytes = gcr_folder_table_bytes(bytes_to_pack(file, &stat));
+		bytes = gcr_subtree_table_bytes(bytes_to_pack(file, &stat));
 	pthread_rwlock_unlock(&inode->pack_lock);
 	return gcr_store_piece_cost(bytes);
 }
@@ -351,15 +354,15 @@ static bool has_data(int fd, uint64_t piece)
 	return data >= 0 && (uint64_t)data / PIECE_BYTES == piece;
 }
 
-int gcr_folder_read_piece(struct gcr_folder_file *file, uint64_t piece, void *ret_bytes,
-			  size_t *ret_size, uint64_t *ret_writes)
+int gcr_subtree_read_piece(struct gcr_subtree_file *file, uint64_t piece, void *ret_bytes,
+			   size_t *ret_size, uint64_t *ret_writes)
 {
-	struct gcr_folder_inode *inode = file->inode;
+	struct gcr_subtree_inode *inode = file->inode;
 	size_t size = 0;
 	uint64_t writes;
 	int result = -ENODATA;
 
-	if (gcr_folder_is_unwanted(file->folder))
+	if (gcr_subtree_is_unwanted(file->subtree))
 		return -EBUSY;
 	/* Wait for a write that is under way. */
 	pthread_mutex_lock(&inode->change_lock);
@@ -368,8 +371,8 @@ int gcr_folder_read_piece(struct gcr_folder_file *file, uint64_t piece, void *re
 	pthread_rwlock_rdlock(&inode->pack_lock);
 	if ((!inode->packed || !gcr_pack_table_is_packed(inode->packed->table, piece)) &&
 	    has_data(file->fd, piece))
-		result = gcr_folder_read_file(file->fd, piece * PIECE_BYTES, PIECE_BYTES, ret_bytes,
-					      &size);
+		result = gcr_subtree_read_file(file->fd, piece * PIECE_BYTES, PIECE_BYTES,
+					       ret_bytes, &size);
 	pthread_rwlock_unlock(&inode->pack_lock);
 	if (!result && !size)
 		result = -ENODATA;
@@ -380,10 +383,10 @@ int gcr_folder_read_piece(struct gcr_folder_file *file, uint64_t piece, void *re
 	return 0;
 }
 
-/* May the piece be packed now? Errors of gcr_folder_pack_piece(). Lock: change_lock. */
-static int may_pack(struct gcr_folder_file *file, uint64_t piece, uint64_t writes)
+/* May the piece be packed now? Errors of gcr_subtree_pack_piece(). Lock: change_lock. */
+static int may_pack(struct gcr_subtree_file *file, uint64_t piece, uint64_t writes)
 {
-	const struct gcr_folder_inode *inode = file->inode;
+	const struct gcr_subtree_inode *inode = file->inode;
 	struct stat stat;
 
 	if (!file->is_packer)
@@ -394,15 +397,15 @@ static int may_pack(struct gcr_folder_file *file, uint64_t piece, uint64_t write
 	if ((uint64_t)stat.st_size > file->packed_most)
 		return -EFBIG;
 	/* A reader of the other name would find holes: only this name has a table. */
-	if (gcr_folder_has_other_name(file))
+	if (gcr_subtree_has_other_name(file))
 		return -EMLINK;
 	if (inode->writes != writes ||
 	    (inode->packed && gcr_pack_table_is_packed(inode->packed->table, piece)))
 		return -EAGAIN;
 	/* A user of a removed other name may still read the file through it. */
-	if (gcr_inodes_folders(&stat) > 1)
+	if (gcr_inodes_subtrees(&stat) > 1)
 		return -ETXTBSY;
-	if (!gcr_folder_is_passed(file))
+	if (!gcr_subtree_is_passed(file))
 		return 0;
 	if (!is_ours_alone(file))
 		return -ETXTBSY;
@@ -411,11 +414,11 @@ static int may_pack(struct gcr_folder_file *file, uint64_t piece, uint64_t write
 }
 
 /* Make a table for the file; the caller counts its memory. Lock: change_lock. */
-static int make_table(struct gcr_folder_file *file, uint64_t file_bytes)
+static int make_table(struct gcr_subtree_file *file, uint64_t file_bytes)
 {
-	struct gcr_folder_inode *inode = file->inode;
-	struct gcr_folder_packed *packed;
-	int result = gcr_folder_packed_create(file->folder, inode->ino, file_bytes, &packed);
+	struct gcr_subtree_inode *inode = file->inode;
+	struct gcr_subtree_packed *packed;
+	int result = gcr_subtree_packed_create(file->subtree, inode->ino, file_bytes, &packed);
 
 	if (result < 0)
 		return result;
@@ -426,17 +429,17 @@ static int make_table(struct gcr_folder_file *file, uint64_t file_bytes)
 }
 
 /* The single step that makes the piece packed and frees its memory. Lock: change_lock. */
-static int publish(struct gcr_folder_file *file, uint64_t piece,
+static int publish(struct gcr_subtree_file *file, uint64_t piece,
 		   const struct gcr_pack_entry *entries)
 {
-	struct gcr_folder_inode *inode = file->inode;
+	struct gcr_subtree_inode *inode = file->inode;
 	struct gcr_pack_table *table = inode->packed->table;
 	struct stat before;
 	int result;
 
 	if (fstat(file->fd, &before) < 0)
 		return -errno;
-	gcr_folder_unmap(inode);
+	gcr_subtree_unmap(inode);
 	pthread_rwlock_wrlock(&inode->pack_lock);
 	result = gcr_pack_table_publish(table, piece, entries);
 	if (!result && fallocate(file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
@@ -446,18 +449,18 @@ static int publish(struct gcr_folder_file *file, uint64_t piece,
 	}
 	keep_times(file->fd, &before);
 	pthread_rwlock_unlock(&inode->pack_lock);
-	gcr_folder_may_map(inode);
+	gcr_subtree_may_map(inode);
 	return result;
 }
 
-int gcr_folder_pack_piece(struct gcr_folder_file *file, uint64_t piece,
-			  const struct gcr_pack_entry *entries, uint64_t writes)
+int gcr_subtree_pack_piece(struct gcr_subtree_file *file, uint64_t piece,
+			   const struct gcr_pack_entry *entries, uint64_t writes)
 {
-	struct gcr_folder_inode *inode = file->inode;
-	struct gcr_folder *folder = file->folder;
+	struct gcr_subtree_inode *inode = file->inode;
+	struct gcr_subtree *subtree = file->subtree;
 	uint64_t taken_bytes = 0;
 	struct stat stat;
-	int result = gcr_folder_begin_change(folder, file->epoch);
+	int result = gcr_subtree_begin_change(subtree, file->epoch);
 
 	if (result < 0)
 		return result;
@@ -466,17 +469,17 @@ int gcr_folder_pack_piece(struct gcr_folder_file *file, uint64_t piece,
 	if (!result && fstat(file->fd, &stat) < 0)
 		result = -errno;
 	if (!result && !inode->packed) {
-		uint64_t bytes = gcr_folder_table_bytes((uint64_t)stat.st_size);
+		uint64_t bytes = gcr_subtree_table_bytes((uint64_t)stat.st_size);
 
-		result = folder->room ? gcr_room_take_promised(folder->room, bytes) : 0;
+		result = subtree->room ? gcr_room_take_promised(subtree->room, bytes) : 0;
 		taken_bytes = result ? 0 : bytes;
 		if (!result)
 			result = make_table(file, (uint64_t)stat.st_size);
 	}
 	if (!result)
 		result = publish(file, piece, entries);
-	settle_packing(file, taken_bytes);
+	finish_packing(file, taken_bytes);
 	pthread_mutex_unlock(&inode->change_lock);
-	gcr_folder_end_change(folder);
+	gcr_subtree_end_change(subtree);
 	return result == -EINVAL ? -EAGAIN : result;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The two tasks of an exchange from start to end: the work of each, and its undo. */
-#include "fs/job/exchange_run.h"
+/* The two tasks of a swap from start to end: the work of each, and its undo. */
+#include "fs/job/swap_run.h"
 
 #include <errno.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "fs/base/log.h"
 #include "fs/daemon.h"
 #include "fs/engine/engine.h"
-#include "fs/engine/exchange_private.h"
+#include "fs/engine/swap_private.h"
 #include "fs/job/operation.h"
 #include "fs/process/gpus.h"
 #include "fs/store/record.h"
@@ -16,7 +16,7 @@
 #include "lib/clock.h"
 
 /*
- * Replaces GCR_EXCHANGE_GIVE_UP_USEC once the thaw has rolled back: how long the undo waits for
+ * Replaces GCR_SWAP_GIVE_UP_USEC once the thaw has rolled back: how long the undo waits for
  * resources of other verbs, which end within this time.
  */
 #define UNDO_USEC  (60 * GCR_USEC_PER_SEC)
@@ -29,36 +29,35 @@
  */
 static void give_up_admission(struct gcr_task *task, bool has_failed)
 {
-	struct gcr_exchange *exchange = task->exchange;
+	struct gcr_swap *swap = task->swap;
 	uint32_t mask;
 	bool is_over;
 
-	pthread_mutex_lock(&exchange->lock);
-	is_over = !has_failed || exchange->frozen < GCR_EXCHANGE_BEGUN;
-	exchange->is_over |= is_over;
+	pthread_mutex_lock(&swap->lock);
+	is_over = !has_failed || swap->frozen < GCR_SWAP_BEGUN;
+	swap->is_over |= is_over;
 	if (is_over)
-		gcr_admission_end_need(task->process->daemon->admission, &exchange->need);
-	pthread_mutex_unlock(&exchange->lock);
+		gcr_admission_end_need(task->process->daemon->admission, &swap->need);
+	pthread_mutex_unlock(&swap->lock);
 	if (!is_over)
 		return;
-	mask = gcr_exchange_take_admission(task);
+	mask = gcr_swap_take_admission(task);
 	if (mask)
 		gcr_admission_leave(task->process->daemon->admission, mask);
 }
 
 /* Has the thaw taken all its VRAM, or finally given up taking any? */
-static bool has_left(struct gcr_exchange *exchange)
+static bool has_left(struct gcr_swap *swap)
 {
 	bool has;
 
-	pthread_mutex_lock(&exchange->lock);
-	has = exchange->has_left;
-	pthread_mutex_unlock(&exchange->lock);
+	pthread_mutex_lock(&swap->lock);
+	has = swap->has_left;
+	pthread_mutex_unlock(&swap->lock);
 	return has;
 }
 
-int gcr_exchange_check(struct gcr_process *thawed, struct gcr_process *frozen,
-		       struct gcr_error *error)
+int gcr_swap_check(struct gcr_process *thawed, struct gcr_process *frozen, struct gcr_error *error)
 {
 	struct gcr_process *const processes[] = {thawed, frozen};
 
@@ -90,8 +89,8 @@ static void note(const struct gcr_task *task)
 }
 
 /*
- * Removes the note of the exchange from the process and its record: the process stays in its
- * present state, whatever happens to the other one.
+ * Removes the note of the swap from the process and its record: the process stays in its present
+ * state, whatever happens to the other one.
  */
 static void forget(const struct gcr_task *task)
 {
@@ -103,10 +102,10 @@ static void forget(const struct gcr_task *task)
 	was_noted = process->frozen_for_pid;
 	process->frozen_for_pid = 0;
 	pthread_mutex_unlock(&process->lock);
-	if ((!was_noted && !task->exchange) || gcr_process_has_ended(process))
+	if ((!was_noted && !task->swap) || gcr_process_has_ended(process))
 		return;
-	result = gcr_record_end_exchange(process->daemon->runtime_fd, process->pid,
-					 process->start_ticks);
+	result = gcr_record_end_swap(process->daemon->runtime_fd, process->pid,
+				     process->start_ticks);
 	if (result < 0)
 		gcr_log(LOG_WARNING, process->pid, "its record cannot be written: %s",
 			strerror(-result));
@@ -115,12 +114,12 @@ static void forget(const struct gcr_task *task)
 /* The process was frozen for one that could not be thawed: thaw it again. */
 static int thaw_again(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
-	struct gcr_exchange *exchange = task->exchange;
+	struct gcr_swap *swap = task->swap;
 	int result;
 
-	exchange->undone_usec = gcr_exchange_get(exchange, &exchange->thawed) == GCR_EXCHANGE_FAILED
-					? gcr_clock_usec() + UNDO_USEC
-					: exchange->stopped_usec + GCR_EXCHANGE_GIVE_UP_USEC;
+	swap->undone_usec = gcr_swap_get(swap, &swap->thawed) == GCR_SWAP_FAILED
+				    ? gcr_clock_usec() + UNDO_USEC
+				    : swap->stopped_usec + GCR_SWAP_GIVE_UP_USEC;
 	task->from = GCR_STATE_FROZEN;
 	task->is_undoing = true;
 	gcr_process_set_state(task->process, GCR_STATE_THAWING);
@@ -134,23 +133,23 @@ static int thaw_again(struct gcr_task *task, enum gcr_state *ret_state, struct g
 
 static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
-	static const int64_t waits[] = {GCR_EXCHANGE_PATIENCE_USEC, GCR_EXCHANGE_GIVE_UP_USEC};
-	enum gcr_exchange_progress progress = GCR_EXCHANGE_READY;
+	static const int64_t waits[] = {GCR_SWAP_PATIENCE_USEC, GCR_SWAP_GIVE_UP_USEC};
+	enum gcr_swap_progress progress = GCR_SWAP_READY;
 	int result;
 
 	note(task);
 	result = gcr_engine_freeze(task, ret_state, error);
 	if (result < 0) {
-		gcr_exchange_fail(task, error);
+		gcr_swap_fail(task, error);
 		return result;
 	}
-	gcr_exchange_set(task, GCR_EXCHANGE_DONE);
-	for (size_t i = 0; i < GCR_ARRAY_SIZE(waits) && progress != GCR_EXCHANGE_FAILED; i++) {
+	gcr_swap_set(task, GCR_SWAP_DONE);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(waits) && progress != GCR_SWAP_FAILED; i++) {
 		atomic_store(&task->phase, "vote");
-		progress = gcr_exchange_wait_for_thaw(task, waits[i]);
-		if (progress == GCR_EXCHANGE_DONE)
+		progress = gcr_swap_wait_for_thaw(task, waits[i]);
+		if (progress == GCR_SWAP_DONE)
 			return 0;
-		if (progress == GCR_EXCHANGE_DECIDED) {
+		if (progress == GCR_SWAP_DECIDED) {
 			gcr_log(LOG_WARNING, task->process->pid,
 				"it stays frozen: process %d, which it was frozen for, does not "
 				"answer",
@@ -161,7 +160,7 @@ static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_e
 		 * The process that the driver is restoring would be lost if another one took its
 		 * VRAM.
 		 */
-		if (progress != GCR_EXCHANGE_FAILED && !has_left(task->exchange))
+		if (progress != GCR_SWAP_FAILED && !has_left(task->swap))
 			result = gcr_error_set(error, ETIMEDOUT,
 					       "the driver does not let go of that one");
 		else
@@ -183,53 +182,49 @@ static int freeze(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_e
 	return result;
 }
 
-int gcr_exchange_carry_out(struct gcr_task *task, enum gcr_state *ret_state,
-			   struct gcr_error *error)
+int gcr_swap_carry_out(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	int result;
 
-	if (gcr_exchange_freezes(task))
+	if (gcr_swap_freezes(task))
 		return freeze(task, ret_state, error);
 	result = gcr_engine_of(task->process)->thaw(task, ret_state, error);
 	if (gcr_process_has_ended(task->process))
 		result = gcr_error_set(error, ESRCH, "process %d has ended",
 				       (int)task->process->pid);
-	gcr_exchange_end(task, result, error);
+	gcr_swap_end(task, result, error);
 	return result;
 }
 
-void gcr_exchange_end(struct gcr_task *task, int result, struct gcr_error *error)
+void gcr_swap_end(struct gcr_task *task, int result, struct gcr_error *error)
 {
 	int64_t until_usec = gcr_clock_usec() + REACT_USEC;
-	enum gcr_exchange_progress *progress;
+	enum gcr_swap_progress *progress;
 	bool has_failed = false;
 	bool had_ended;
 
 	/* If only the daemon's stop prevented the undo, the note is kept for the next daemon. */
 	if (!task->recovery && (!result || !atomic_load(&task->process->daemon->stopping)))
 		forget(task);
-	if (!task->exchange)
+	if (!task->swap)
 		return;
-	progress = gcr_exchange_progress_of(task);
-	had_ended = gcr_exchange_get(task->exchange, progress) >= GCR_EXCHANGE_DONE;
+	progress = gcr_swap_progress_of(task);
+	had_ended = gcr_swap_get(task->swap, progress) >= GCR_SWAP_DONE;
 	/* The VRAM of a process that has ended is free, however its task ended. */
-	if (gcr_exchange_freezes(task) &&
-	    (result == -ESRCH || gcr_process_has_ended(task->process)))
+	if (gcr_swap_freezes(task) && (result == -ESRCH || gcr_process_has_ended(task->process)))
 		result = 0;
 	if (result < 0 && !had_ended)
 		gcr_task_fail(task, error);
-	gcr_exchange_set(task, result < 0 ? GCR_EXCHANGE_FAILED : GCR_EXCHANGE_DONE);
-	if (gcr_exchange_thaws(task) && result < 0) {
+	gcr_swap_set(task, result < 0 ? GCR_SWAP_FAILED : GCR_SWAP_DONE);
+	if (gcr_swap_thaws(task) && result < 0) {
 		/*
 		 * A freeze that has to roll back finds the admission; one that does not react in
 		 * time is not waited for.
 		 */
 		while (!had_ended &&
-		       gcr_exchange_get(task->exchange, &task->exchange->frozen) <
-			       GCR_EXCHANGE_BEGUN &&
+		       gcr_swap_get(task->swap, &task->swap->frozen) < GCR_SWAP_BEGUN &&
 		       gcr_clock_usec() < until_usec)
-			gcr_exchange_wait_a_moment(task->exchange, &task->exchange->frozen,
-						   GCR_EXCHANGE_BEGUN);
+			gcr_swap_wait_a_moment(task->swap, &task->swap->frozen, GCR_SWAP_BEGUN);
 		has_failed = true;
 	}
 	give_up_admission(task, has_failed);
