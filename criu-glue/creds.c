@@ -292,12 +292,11 @@ static int check_image(int images_fd, pid_t number, const struct gcr_criu_proces
 	const struct thread *leader = find_thread(threads, process->pid);
 	struct thread *thread = find_thread(threads, number);
 	_cleanup_free_ void *bytes = NULL;
-	char name[32];
+	char name[GCR_CRIU_NAME_BYTES];
 	size_t size;
 	int result;
 
-	snprintf(name, sizeof(name), "core-%d.img", (int)number);
-	result = gcr_criu_image_read(images_fd, name, &bytes, &size, error);
+	result = gcr_criu_core_read(images_fd, number, name, &bytes, &size, error);
 	if (result < 0)
 		return result;
 	result = gcr_image_creds_parse(bytes, size, &creds);

@@ -9,6 +9,12 @@
 
 #define GCR_GUARD_EXPORT __attribute__((visibility("default")))
 
+/* openat(2) of the kernel, past the guard. */
+int gcr_guard_open(int fd, const char *name, int flags, mode_t mode);
+
+/* Writes a message to standard error, which is CRIU's log; -1, and EPERM in errno. */
+int gcr_guard_refuse(const char *words);
+
 /* As bind(2) and listen(2); in a process of the tree, a unix socket with the owner's rights. */
 int gcr_guard_bind(int fd, const struct sockaddr *address, socklen_t bytes);
 int gcr_guard_listen(int fd, int backlog);

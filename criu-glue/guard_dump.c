@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "criu-glue/criu.h"
+#include "criu-glue/guard.h"
 #include "criu-glue/guard_memory.h"
 
 bool gcr_guard_is_dump(void)
@@ -32,12 +33,12 @@ bool gcr_guard_is_dump(void)
 	return getenv(GCR_CRIU_ROOT_VARIABLE);
 }
 
-static int open_raw(int fd, const char *name, int flags)
+int gcr_guard_open(int fd, const char *name, int flags, mode_t mode)
 {
-	return (int)syscall(SYS_openat, fd, name, flags, 0);
+	return (int)syscall(SYS_openat, fd, name, flags, mode);
 }
 
-static int refuse(const char *words)
+int gcr_guard_refuse(const char *words)
 {
 	fprintf(stderr, "gpucr-criu-guard: %s\n", words);
 	errno = EPERM;
@@ -50,7 +51,7 @@ static int open_again(int path_fd, int flags)
 	char path[64];
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", path_fd);
-	return open_raw(AT_FDCWD, path, flags);
+	return gcr_guard_open(AT_FDCWD, path, flags, 0);
 }
 
 /* Is it a file in memory, empty and without a name, as memfd_create(2) has just made one? */
@@ -67,15 +68,15 @@ static bool is_new_memory(int fd)
 /* Opens the memory that CRIU has had a process make, for writing. */
 static int open_memory(int fd, const char *name, int flags)
 {
-	int result, number, path_fd = open_raw(fd, name, O_PATH | O_CLOEXEC);
+	int result, number, path_fd = gcr_guard_open(fd, name, O_PATH | O_CLOEXEC, 0);
 
 	if (path_fd < 0)
 		return -1;
-	result =
-		is_new_memory(path_fd)
-			? open_again(path_fd, flags)
-			: refuse("a descriptor of CRIU's in a process of the tree is another file: "
-				 "a process outside the tree shares its descriptors");
+	result = is_new_memory(path_fd)
+			 ? open_again(path_fd, flags)
+			 : gcr_guard_refuse("a descriptor of CRIU's in a process of the tree is "
+					    "another file: "
+					    "a process outside the tree shares its descriptors");
 	number = errno;
 	close(path_fd);
 	errno = number;
@@ -100,7 +101,7 @@ static bool is_mapping(const char *name)
  */
 static int open_other(int fd, const char *name, int flags)
 {
-	int result = open_raw(fd, name, flags);
+	int result = gcr_guard_open(fd, name, flags, 0);
 
 	if (result < 0 && errno == EPERM && is_mapping(name))
 		errno = EACCES;
@@ -112,12 +113,12 @@ int gcr_guard_dump_open(int fd, const char *name, int flags)
 	bool is_descriptor = !strncmp(name, "fd/", 3);
 
 	if ((flags & O_ACCMODE) != O_RDONLY && !strncmp(name, "map_files/", 10))
-		return refuse("CRIU opens a mapping of the tree for writing");
+		return gcr_guard_refuse("CRIU opens a mapping of the tree for writing");
 	if (!is_descriptor)
 		return open_other(fd, name, flags);
 	if ((flags & O_ACCMODE) != O_RDONLY)
 		return open_memory(fd, name, flags);
-	return open_raw(fd, name, flags);
+	return gcr_guard_open(fd, name, flags, 0);
 }
 
 /* ---- names of files that have lost them ---- */
@@ -138,7 +139,7 @@ static bool is_roots(int fd)
 static int open_roots_directory(int fd, char *path, char **ret_name)
 {
 	char *name, *rest = path;
-	int at = open_raw(fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int at = gcr_guard_open(fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
 
 	while ((name = strsep(&rest, "/")) && rest && at >= 0) {
 		int next;
@@ -146,8 +147,10 @@ static int open_roots_directory(int fd, char *path, char **ret_name)
 		if (!*name || !strcmp(name, "."))
 			continue;
 		next = is_roots(at) && strcmp(name, "..") != 0
-			       ? open_raw(at, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
-			       : refuse("CRIU would make a name in a directory that is not root's");
+			       ? gcr_guard_open(at, name,
+						O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0)
+			       : gcr_guard_refuse("CRIU would make a name in a directory that is "
+						  "not root's");
 		close(at);
 		at = next;
 	}
@@ -155,7 +158,7 @@ static int open_roots_directory(int fd, char *path, char **ret_name)
 	if (at < 0 || (name && *name && is_roots(at)))
 		return at;
 	close(at);
-	return refuse("CRIU would make a name in a directory that is not root's");
+	return gcr_guard_refuse("CRIU would make a name in a directory that is not root's");
 }
 
 int gcr_guard_dump_link(int from_fd, const char *from, int to_fd, const char *to, int flags)
@@ -164,7 +167,7 @@ int gcr_guard_dump_link(int from_fd, const char *from, int to_fd, const char *to
 	int directory, result, number;
 
 	if (to_fd == AT_FDCWD || strlen(to) >= sizeof(path))
-		return refuse("CRIU would make a name");
+		return gcr_guard_refuse("CRIU would make a name");
 	strcpy(path, to);
 	directory = open_roots_directory(to_fd, path, &name);
 	if (directory < 0)

@@ -49,11 +49,6 @@ struct path {
 	const char *name;
 };
 
-static int open_raw(int fd, const char *name, int flags, mode_t mode)
-{
-	return (int)syscall(SYS_openat, fd, name, flags, mode);
-}
-
 /*
  * Is the file in a filesystem whose files are what is written in it? In others the rights of the
  * one who has opened a file count later, or the kernel gives names of something old to something
@@ -168,7 +163,7 @@ static long call_open(const struct path *path, const struct path *unused, const 
 	const struct open_options *options = data;
 
 	(void)unused;
-	return open_raw(path->fd, path->name, options->flags, options->mode);
+	return gcr_guard_open(path->fd, path->name, options->flags, options->mode);
 }
 
 /*
@@ -183,7 +178,7 @@ static int open_own(int fd, const struct stat *stat, int flags)
 	    (!S_ISREG(stat->st_mode) && !S_ISDIR(stat->st_mode) && !S_ISFIFO(stat->st_mode)))
 		return -1;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	return open_raw(AT_FDCWD, path, flags & ~O_NOFOLLOW, 0);
+	return gcr_guard_open(AT_FDCWD, path, flags & ~O_NOFOLLOW, 0);
 }
 
 /*
@@ -238,7 +233,7 @@ static int open_guarded(int fd, const char *name, int flags, mode_t mode)
 		return gcr_guard_dump_open(fd, name, flags);
 	/* At the current directory CRIU opens its own files too, but makes none of them there. */
 	if (!is_guarded(fd, name) || (fd == AT_FDCWD && !(flags & (O_CREAT | O_PATH))))
-		return open_raw(fd, name, flags, mode);
+		return gcr_guard_open(fd, name, flags, mode);
 	result = (int)call_as_owner(&path, NULL, call_open, &options);
 	if (!is_refusal(result))
 		return result;
@@ -565,7 +560,7 @@ int guard_chdir(const char *name)
  */
 GCR_GUARD_EXPORT int chroot(const char *name)
 {
-	int fd = open_raw(AT_FDCWD, name, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+	int fd = gcr_guard_open(AT_FDCWD, name, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
 	bool is_root = fd >= 0 && is_root_directory(fd);
 
 	if (fd >= 0)

@@ -12,7 +12,6 @@
 #include <linux/nsfs.h>
 #include <sched.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -47,10 +46,7 @@ static bool is_ours(int fd)
 
 GCR_GUARD_EXPORT int setns(int fd, int type)
 {
-	if (gcr_guard_is_dump() && !is_ours(fd)) {
-		fprintf(stderr, "gpucr-criu-guard: the tree has a user namespace of its own\n");
-		errno = EPERM;
-		return -1;
-	}
+	if (gcr_guard_is_dump() && !is_ours(fd))
+		return gcr_guard_refuse("the tree has a user namespace of its own");
 	return (int)syscall(SYS_setns, fd, type);
 }

@@ -7,11 +7,9 @@
  * and get his connections. The guard turns this off at once. If the process was faster, the dump
  * fails, and the socket does not listen.
  */
-#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -52,10 +50,8 @@ static bool is_connected(const struct connection *connection)
 
 static int refuse(void)
 {
-	fprintf(stderr, "gpucr-criu-guard: a process outside the tree has disconnected one of its "
-			"connections\n");
-	errno = EPERM;
-	return -1;
+	return gcr_guard_refuse(
+		"a process outside the tree has disconnected one of its connections");
 }
 
 /* Turns the repair mode on. -1: see errno; the socket is in no such mode, or does not listen. */

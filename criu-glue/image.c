@@ -55,6 +55,13 @@ int gcr_criu_mm_read(int images_fd, pid_t pid, char ret_name[GCR_CRIU_NAME_BYTES
 	return gcr_criu_image_read(images_fd, ret_name, ret_bytes, ret_size, error);
 }
 
+int gcr_criu_core_read(int images_fd, pid_t thread, char ret_name[GCR_CRIU_NAME_BYTES],
+		       void **ret_bytes, size_t *ret_size, struct gcr_error *error)
+{
+	snprintf(ret_name, GCR_CRIU_NAME_BYTES, "core-%d.img", (int)thread);
+	return gcr_criu_image_read(images_fd, ret_name, ret_bytes, ret_size, error);
+}
+
 int gcr_criu_image_begin(const uint8_t *image, size_t bytes, uint32_t kind, const uint8_t **ret_at)
 {
 	const uint32_t magic[2] = {COMMON_MAGIC, kind};

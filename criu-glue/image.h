@@ -20,7 +20,7 @@
 #define GCR_CRIU_PAGEMAP 0x56084025u
 #define GCR_CRIU_GHOST	 0x52583605u
 
-#define GCR_CRIU_NAME_BYTES	 32 /* of the name of an image of one process */
+#define GCR_CRIU_NAME_BYTES	 32 /* of the name of an image of a process or thread */
 #define GCR_CRIU_PSTREE_NAME	 "pstree.img"
 #define GCR_CRIU_IMAGE_BYTES_MAX (64u << 20) /* of an image that is read into memory */
 
@@ -36,6 +36,10 @@ int gcr_criu_image_read(int images_fd, const char *name, void **ret_bytes, size_
  */
 int gcr_criu_mm_read(int images_fd, pid_t pid, char ret_name[GCR_CRIU_NAME_BYTES], void **ret_bytes,
 		     size_t *ret_size, struct gcr_error *error);
+
+/* As gcr_criu_image_read(), for the image of a thread, whose name is written to @ret_name. */
+int gcr_criu_core_read(int images_fd, pid_t thread, char ret_name[GCR_CRIU_NAME_BYTES],
+		       void **ret_bytes, size_t *ret_size, struct gcr_error *error);
 
 /* Checks that the image is of @kind; *ret_at is its first message. -EIO: it is of another kind. */
 int gcr_criu_image_begin(const uint8_t *image, size_t bytes, uint32_t kind, const uint8_t **ret_at);

@@ -99,13 +99,12 @@ static int check_thread(int images_fd, pid_t number, struct area *ret_area, stru
 {
 	_cleanup_(gcr_image_creds_finish) struct gcr_image_creds creds = {0};
 	_cleanup_free_ void *bytes = NULL;
-	char name[32];
+	char name[GCR_CRIU_NAME_BYTES];
 	size_t size;
 	int result;
 
 	*ret_area = (struct area){0};
-	snprintf(name, sizeof(name), "core-%d.img", (int)number);
-	result = gcr_criu_image_read(images_fd, name, &bytes, &size, error);
+	result = gcr_criu_core_read(images_fd, number, name, &bytes, &size, error);
 	if (result < 0)
 		return result;
 	result = gcr_image_creds_parse(bytes, size, &creds);
@@ -353,11 +352,11 @@ static int clear_process(int images_fd, const struct gcr_criu_tree *tree,
 	for (size_t i = one->first; i < one->first + one->count && !result && process.image; i++) {
 		_cleanup_free_ void *bytes = NULL;
 		struct area area = {0};
-		char name[32];
+		char name[GCR_CRIU_NAME_BYTES];
 		size_t size;
 
-		snprintf(name, sizeof(name), "core-%d.img", (int)tree->threads[i]);
-		result = gcr_criu_image_read(images_fd, name, &bytes, &size, error);
+		result =
+			gcr_criu_core_read(images_fd, tree->threads[i], name, &bytes, &size, error);
 		if (!result && parse_area(bytes, size, &area) < 0)
 			result = gcr_criu_image_fail(error, -EIO, name);
 		if (!result && area.bytes >= RSEQ_CODE_OFFSET + RSEQ_CODE_BYTES)

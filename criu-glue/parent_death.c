@@ -102,11 +102,10 @@ static int look_at_thread(int images_fd, pid_t number, bool is_to_change, bool *
 {
 	_cleanup_free_ void *bytes = NULL;
 	struct iovec part;
-	char name[32];
+	char name[GCR_CRIU_NAME_BYTES];
 	int result;
 
-	snprintf(name, sizeof(name), "core-%d.img", (int)number);
-	result = gcr_criu_image_read(images_fd, name, &bytes, &part.iov_len, error);
+	result = gcr_criu_core_read(images_fd, number, name, &bytes, &part.iov_len, error);
 	if (result < 0)
 		return result;
 	result = gcr_parent_death_clear(bytes, part.iov_len, ret_had);

@@ -61,6 +61,7 @@ struct gcr_options {
 	/* -o criu=PATH: the program; NULL: the daemon searches for criu. */
 	char *criu;
 	int allow_swap;				/* -o allow_swap */
+	int allow_user_dumps;			/* -o allow_user_dumps */
 	char *user_most[GCR_QUOTA_KINDS_COUNT]; /* -o user_KIND=, as written; NULL: not given */
 	char *user_timeout;			/* -o user_timeout=SEC, likewise */
 	char *user_subuids;			/* -o user_subuids=FILE */

@@ -54,6 +54,8 @@ const struct gcr_option_words gcr_options_table[] = {
 	{"user_store", "SIZE", "what one user may hold of the store: 64G, 50% (default 80%)"},
 	{"user_spill", "SIZE", "what one user may have on that disk: 64G, 50% (default 80%)"},
 	{"user_verbs", "N", "verbs of one user under way (default 512)"},
+	{"allow_user_dumps", NULL,
+	 "let users dump their own processes (default: root alone dumps)"},
 	{"user_dumps", "N", "dumps of one user under way (default 16)"},
 	{"user_timeout", "SEC", "the longest timeout= of a user (default 3600)"},
 	{"user_subuids", "FILE", "whose subordinate ids are whose (default /etc/subuid)"},
@@ -91,6 +93,7 @@ static const struct fuse_opt fuse_options[] = {
 	OPTION("user_timeout=%s", user_timeout, 0),
 	OPTION("user_subuids=%s", user_subuids, 0),
 	OPTION("allow_swap", allow_swap, 1),
+	OPTION("allow_user_dumps", allow_user_dumps, 1),
 	OPTION("nopassthrough", no_passthrough, 1),
 	FUSE_OPT_KEY("-h", KEY_HELP),
 	FUSE_OPT_KEY("--help", KEY_HELP),
@@ -409,8 +412,15 @@ static int set_user_limits(struct gcr_options *options)
 		[GCR_QUOTA_VERBS] = "512",	 [GCR_QUOTA_DUMPS] = "16",
 	};
 	struct gcr_quota_limits *limits = &options->user_limits;
+	const char *dumps = options->user_most[GCR_QUOTA_DUMPS];
 	uint64_t seconds = USER_TIMEOUT_DEFAULT_SEC;
 
+	if (dumps && !options->allow_user_dumps) {
+		fprintf(stderr,
+			"gpucrfs: user_dumps=%s is of no meaning without allow_user_dumps\n",
+			dumps);
+		return -EINVAL;
+	}
 	for (size_t i = 0; i < GCR_QUOTA_KINDS_COUNT; i++) {
 		const char *text = options->user_most[i] ? options->user_most[i] : defaults[i];
 		char name[32];

@@ -133,15 +133,16 @@ class Wrapper:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def machine(wrapped=False, launched=False, **options):
-    """A Machine for the fast engine, whose daemon has a CRIU that works here; with @wrapped its
-    `criu` is a Wrapper of it. With @launched, or GPUCR_TEST_LAUNCH, it is started by gpucr-launch."""
+def machine(wrapped=False, launched=False, users_dump=True, **options):
+    """A Machine for the fast engine, whose daemon has a CRIU that works here, and lets users dump
+    unless @users_dump is false; with @wrapped its `criu` is a Wrapper of it. With @launched, or GPUCR_TEST_LAUNCH, it is started by gpucr-launch."""
     found = criu.find()
     # What a dump ends is somebody's to wait for; a zombie has its pid still.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     wrapper = Wrapper(found.program) if wrapped else None
     program = wrapper.program if wrapped else found.program
-    options['options'] = options.get('options', '') + f',criu={program}'
+    options['options'] = (options.get('options', '') + f',criu={program}' +
+                          (',allow_user_dumps' if users_dump else ''))
     options['env'] = {**found.env, **options.get('env', {})}
     listener = None
     if launched or os.environ.get('GPUCR_TEST_LAUNCH'):

@@ -109,6 +109,7 @@ int gcr_restore_open_images(struct gcr_restore *restore, struct gcr_restore_imag
 		close(images.fd);
 		images.fd = fd;
 	}
+	restore->has_owner = images.owner;
 	*ret_images = images;
 	images = (struct gcr_restore_images){.fd = -1};
 	return 0;
@@ -116,20 +117,16 @@ int gcr_restore_open_images(struct gcr_restore *restore, struct gcr_restore_imag
 
 int gcr_restore_check_creds(struct gcr_restore *restore, struct gcr_error *error)
 {
-	_cleanup_(gcr_image_owner_destroy_cleanup) struct gcr_image_owner *owner = NULL;
 	_cleanup_free_ pid_t *pids = calloc(restore->held_count + 1, sizeof(*pids));
 	_cleanup_close_ int fd =
 		gcr_beneath_open(restore->root_fd, GCR_MANIFEST_IMAGES, O_RDONLY | O_DIRECTORY);
 	int result;
 
-	if (restore->job.command.trusted)
+	if (!restore->has_owner)
 		return 0;
 	if (fd < 0 || !pids)
 		return gcr_error_set(error, fd < 0 ? EIO : ENOMEM, "criu: %s",
 				     fd < 0 ? strerror(-fd) : "out of memory");
-	result = gcr_image_owner_find(fd, restore->manifest->tree->processes[0].pid, &owner, error);
-	if (result < 0 || !owner)
-		return result;
 	for (size_t i = 0; i < restore->held_count; i++)
 		pids[i] = restore->held[i].pid;
 	result = gcr_criu_check_creds(fd, pids, restore->held_count, true, error);

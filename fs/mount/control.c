@@ -246,6 +246,26 @@ static int start_verb(struct gcr_daemon *daemon, const struct gcr_command *comma
 }
 
 /*
+ * Prepares a dump of @process. -EPERM unless root wants it, by -o allow_user_dumps or by dumping
+ * the program itself: its user can make the program hostile, and CRIU, which works inside it, is
+ * root.
+ */
+static int prepare_dump(const struct gcr_daemon *daemon, const struct gcr_process *process,
+			struct gcr_command *command, struct gcr_error *error)
+{
+	if (!process)
+		return gcr_error_set(error, EINVAL, "dump is written to one process's ctl");
+	if (!daemon->options.allow_user_dumps && geteuid() == 0 &&
+	    !gcr_rights_are_roots(&command->rights))
+		return gcr_error_set(error, EPERM,
+				     "only root outside of containers may dump, unless gpucrfs is "
+				     "started with -o allow_user_dumps");
+	command->work = gcr_dump;
+	command->root = process->pid;
+	return 0;
+}
+
+/*
  * Finds the targets of @command and starts the verb. On 0 the request has been answered, or will be
  * by a waiter. Errors, with a message.
  */
@@ -262,13 +282,11 @@ static int start(fuse_req_t request, const struct gcr_parties *parties, struct g
 	int result = 0;
 
 	if (command->verb == GCR_VERB_DUMP)
-		command->work = gcr_dump;
+		result = prepare_dump(daemon, process, command, error);
 	else if (command->park)
 		command->work = gcr_freeze_and_park;
-	if (process && command->verb == GCR_VERB_DUMP)
-		command->root = process->pid;
-	else if (command->verb == GCR_VERB_DUMP)
-		return gcr_error_set(error, EINVAL, "dump is written to one process's ctl");
+	if (result < 0)
+		return result;
 	if (command->verb == GCR_VERB_THAW &&
 	    (command->new_pids || command->restored || *command->stdio))
 		return gcr_error_set(error, EINVAL,

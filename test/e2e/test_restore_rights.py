@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Who has a process restored is root of this machine, by whoever's descriptor: not in a container,
-not in a user namespace, not without CAP_SYS_ADMIN. The file of stdio= is opened with no more rights
+"""Who has a process dumped or restored is root of this machine, by whoever's descriptor: not in a
+container, not in a user namespace, not without CAP_SYS_ADMIN. The file of stdio= is opened with no more rights
 than theirs."""
 import ctypes
 import errno
@@ -143,6 +143,43 @@ def test_opened_by_a_user():
         check(not os.path.exists(target), 'the file has been made')
         os.close(fd)
         restore.thaws(machine, one, name)
+
+
+def test_who_may_dump():
+    """Without allow_user_dumps no user has CRIU run; with it, only on the user's own processes."""
+    same_for_both('who has a process dumped')
+
+    def dump_refused(machine, one, fd, prepare):
+        machine.criu.set('wait')  # it says that it has been started
+        equal(thaw(fd, prepare, 'dump'), 'EPERM', prepare.__name__)
+        equal(machine.state(one.pid), 'running')
+        check('only root' in machine.error(one.pid), machine.error(one.pid))
+        check(not os.path.exists(machine.criu.path('pid')), 'CRIU has been started')
+
+    def dump_runs_criu(machine, fd, prepare):
+        """A CRIU that fails, since not every machine's can dump a program of a user's."""
+        machine.criu.set('fail')
+        equal(thaw(fd, prepare, 'dump'), 'EIO')
+        check(os.path.exists(machine.criu.path('pid')), 'CRIU has been started')
+
+    with dump.machine(wrapped=True, users_dump=False) as machine:
+        one = dump.Program(machine, *dump.SMALL, uid=NOBODY).wait_ready()
+        path = machine.ctl(one.pid)
+        roots, users = os.open(path, os.O_WRONLY), opened(path, as_user)
+        for fd, prepare in ((users, as_user), (users, plain), (roots, as_user),
+                            (roots, in_container), (roots, in_user_namespace),
+                            (roots, without(SYS_ADMIN))):
+            dump_refused(machine, one, fd, prepare)
+        equal(thaw(users, as_user, 'freeze'), 'ok')
+        equal(thaw(users, as_user), 'ok')
+        dump_runs_criu(machine, roots, plain)
+        os.close(users)
+        os.close(roots)
+    with dump.machine(wrapped=True) as machine:
+        one = dump.Program(machine, *dump.SMALL, uid=NOBODY).wait_ready()
+        users = opened(machine.ctl(one.pid), as_user)
+        dump_runs_criu(machine, users, as_user)
+        os.close(users)
 
 
 def test_stdio_with_few_rights():

@@ -245,11 +245,11 @@ def test_history_by_many_ids():
 
 
 def test_options():
-    """Words that are no limit."""
+    """Words that are no limit, or one of what is not allowed at all."""
     with Machine(start=False) as machine:
         for option in ('user_places=-1', 'user_places=x', 'user_places=5x', 'user_verbs=',
                        'user_store=101%', 'user_store=-1', 'user_text=12Q', 'user_timeout=1h',
-                       'user_open_files=99999999999'):
+                       'user_open_files=99999999999', 'user_dumps=3'):
             machine.options = f',{option}'
             try:
                 machine.start()

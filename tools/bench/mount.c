@@ -19,6 +19,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/procfs.h"
+#include "lib/status_text.h"
 
 #define LOOKER	       "gpucr-look"    /* looks at processes; runs as long as the daemon */
 #define RECEIVER       "gpucr-receive" /* receives descriptors; runs as long as the daemon */
@@ -205,17 +206,12 @@ int bench_mount_verb(const struct bench_mount *mount, pid_t pid, const char *ver
 
 bool bench_text_value(const char *text, const char *key, char *ret_value, size_t room)
 {
-	size_t length = strlen(key);
+	size_t length;
+	const char *value = gcr_status_value(text, key, &length);
 
-	for (const char *line = text; line && *line; line = strchr(line, '\n')) {
-		line += *line == '\n';
-		if (!strncmp(line, key, length) && line[length] == ' ') {
-			snprintf(ret_value, room, "%.*s", (int)strcspn(line + length + 1, "\n"),
-				 line + length + 1);
-			return true;
-		}
-	}
-	return false;
+	if (value)
+		snprintf(ret_value, room, "%.*s", (int)length, value);
+	return value;
 }
 
 bool bench_text_number(const char *text, const char *key, double *ret_number)

@@ -11,33 +11,8 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/proc_file.h"
+#include "lib/status_text.h"
 #include "lib/sum.h"
-
-/* Returns a key's value, the rest of its line. NULL: the first block has no such key. */
-static const char *find_value(const char *text, const char *key, size_t *ret_length)
-{
-	size_t key_length = strlen(key);
-
-	while (*text && *text != '\n') {
-		size_t length = strcspn(text, "\n");
-
-		if (length > key_length && !memcmp(text, key, key_length) &&
-		    text[key_length] == ' ') {
-			*ret_length = length - key_length - 1;
-			return text + key_length + 1;
-		}
-		text += length + (text[length] == '\n');
-	}
-	return NULL;
-}
-
-static uint64_t find_number(const char *text, const char *key)
-{
-	size_t length;
-	const char *value = find_value(text, key, &length);
-
-	return value && isdigit((unsigned char)*value) ? strtoull(value, NULL, 10) : SWAP_UNKNOWN;
-}
 
 /*
  * Copies a value with unprintable characters replaced: a process's name must not control a
@@ -46,7 +21,7 @@ static uint64_t find_number(const char *text, const char *key)
 static void find_word(const char *text, const char *key, char *ret_word, size_t room)
 {
 	size_t length, i;
-	const char *value = find_value(text, key, &length);
+	const char *value = gcr_status_value(text, key, &length);
 
 	for (i = 0; value && i < length && i < room - 1; i++)
 		ret_word[i] = (char)(value[i] > 0x20 && value[i] < 0x7f ? value[i] : '?');
@@ -79,7 +54,7 @@ int swap_status_value(const char *mount, int pid, const char *key, char *ret_val
 static uint32_t read_gpus(const char *text)
 {
 	size_t length;
-	const char *value = find_value(text, "gpus", &length);
+	const char *value = gcr_status_value(text, "gpus", &length);
 	const char *end = value ? value + length : NULL;
 	uint32_t gpus = 0;
 
@@ -186,7 +161,8 @@ static int look_at_process(const char *mount, const char *id, struct swap_view *
 	size_t length;
 
 	/* No access (another user's process), ended, or a launcher: skip. */
-	if (read_below(mount, id, "status", &text) < 0 || !find_value(text, "wanted_usec", &length))
+	if (read_below(mount, id, "status", &text) < 0 ||
+	    !gcr_status_value(text, "wanted_usec", &length))
 		return 0;
 	find_word(text, "comm", label.comm, sizeof(label.comm));
 	find_word(text, "state", label.state, sizeof(label.state));
@@ -195,22 +171,22 @@ static int look_at_process(const char *mount, const char *id, struct swap_view *
 	label.has_verb = *verb && strcmp(verb, "-") != 0 && strcmp(verb, "pack") != 0 &&
 			 strcmp(verb, "unpack") != 0;
 	process.state = state_of(&label);
-	process.start_ticks = find_number(text, "start_ticks");
-	process.state_since = find_number(text, "state_since_usec");
-	process.wanted = find_number(text, "wanted_usec");
+	process.start_ticks = gcr_status_number(text, "start_ticks");
+	process.state_since = gcr_status_number(text, "state_since_usec");
+	process.wanted = gcr_status_number(text, "wanted_usec");
 	process.can_tell = process.wanted != SWAP_UNKNOWN &&
 			   (!strcmp(engine, "vmm") || !strcmp(engine, "hip"));
-	idle_msec = find_number(text, "idle_ms");
+	idle_msec = gcr_status_number(text, "idle_ms");
 	process.idle_usec = idle_msec > INT64_MAX / GCR_USEC_PER_MSEC
 				    ? -1
 				    : (int64_t)idle_msec * GCR_USEC_PER_MSEC;
 	process.gpus = read_gpus(text);
-	process.kept_bytes = find_number(text, "kept_vram_bytes");
+	process.kept_bytes = gcr_status_number(text, "kept_vram_bytes");
 	if (process.kept_bytes == SWAP_UNKNOWN)
 		process.kept_bytes = 0;
 	read_maps(mount, id, &process);
 	if (process.state == SWAP_RUNNING)
-		place_vram(&process, find_number(text, "vram_bytes"));
+		place_vram(&process, gcr_status_number(text, "vram_bytes"));
 	return add_process(view, &process, &label);
 }
 
@@ -233,8 +209,8 @@ static void look_at_gpus(const char *mount, struct swap_view *view)
 		view->situation.free_bytes[gpu] = SWAP_UNKNOWN;
 		if (read_below(path, entry->d_name, "status", &text) < 0)
 			continue;
-		view->situation.free_bytes[gpu] = find_number(text, "vram_free_bytes");
-		view->situation.total_bytes[gpu] = find_number(text, "vram_total_bytes");
+		view->situation.free_bytes[gpu] = gcr_status_number(text, "vram_free_bytes");
+		view->situation.total_bytes[gpu] = gcr_status_number(text, "vram_total_bytes");
 		if (view->situation.total_bytes[gpu] == SWAP_UNKNOWN)
 			view->situation.total_bytes[gpu] = 0;
 	}

@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #define SWAP_GPUS_MAX 32
-#define SWAP_UNKNOWN  UINT64_MAX
+#define SWAP_UNKNOWN  UINT64_MAX /* as GCR_STATUS_UNKNOWN */
 #define SWAP_NEVER    INT64_MAX
 #define SWAP_ALL_GPUS UINT32_MAX
 

@@ -17,6 +17,7 @@
 
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
+#include "lib/status_text.h"
 
 #define TEXT_MAX (4 << 20)
 
@@ -65,42 +66,10 @@ static void copy_word(const char *from, size_t length, char ret_word[TOP_WORD_BY
 	ret_word[i] = '\0';
 }
 
-/* Returns the value of a key of a status: the rest of its line. NULL: no such key. */
-static const char *find_value(const char *text, const char *key, size_t *ret_length)
-{
-	size_t key_length = strlen(key);
-
-	while (*text && *text != '\n') {
-		size_t length = strcspn(text, "\n");
-
-		if (length > key_length && !memcmp(text, key, key_length) &&
-		    text[key_length] == ' ') {
-			*ret_length = length - key_length - 1;
-			return text + key_length + 1;
-		}
-		text += length + (text[length] == '\n');
-	}
-	return NULL;
-}
-
-static uint64_t find_number(const char *text, const char *key)
-{
-	size_t length;
-	const char *value = find_value(text, key, &length);
-	uint64_t number;
-	char *end;
-
-	if (!value || !isdigit((unsigned char)*value))
-		return TOP_UNKNOWN;
-	errno = 0;
-	number = strtoull(value, &end, 10);
-	return errno || end != value + length ? TOP_UNKNOWN : number;
-}
-
 static void find_word(const char *text, const char *key, char ret_word[TOP_WORD_BYTES])
 {
 	size_t length;
-	const char *value = find_value(text, key, &length);
+	const char *value = gcr_status_value(text, key, &length);
 
 	copy_word(value ? value : "-", value ? length : 1, ret_word);
 }
@@ -138,7 +107,7 @@ static void look_inside(int directory, struct top_process *process)
 		text = NULL;
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(process_keys); i++)
 		*(uint64_t *)((char *)process + process_keys[i].number) =
-			text ? find_number(text, process_keys[i].name) : TOP_UNKNOWN;
+			text ? gcr_status_number(text, process_keys[i].name) : TOP_UNKNOWN;
 	find_word(text ? text : "", "gpus", process->gpus);
 	for (char *byte = process->gpus; *byte; byte++)
 		if (*byte == '?') /* a blank */
@@ -213,10 +182,10 @@ static void look_at_gpu(int directory, struct top_gpu *gpu)
 	snprintf(path, sizeof(path), "gpus/%u/name", gpu->index);
 	if (read_text(directory, path, &name) < 0)
 		name = NULL;
-	gpu->total_bytes = find_number(status ? status : "", "vram_total_bytes");
-	gpu->used_bytes = find_number(status ? status : "", "vram_used_bytes");
-	gpu->processes_bytes = find_number(status ? status : "", "vram_processes_bytes");
-	gpu->held_bytes = find_number(status ? status : "", "held_bytes");
+	gpu->total_bytes = gcr_status_number(status ? status : "", "vram_total_bytes");
+	gpu->used_bytes = gcr_status_number(status ? status : "", "vram_used_bytes");
+	gpu->processes_bytes = gcr_status_number(status ? status : "", "vram_processes_bytes");
+	gpu->held_bytes = gcr_status_number(status ? status : "", "held_bytes");
 	/* This name may contain blanks: it is the last word of its line. */
 	for (size_t i = 0; i < sizeof(gpu->name); i++) {
 		char byte = name ? name[i] : '\0';
@@ -275,10 +244,10 @@ int top_look(const char *mount, struct top_view *ret_view, struct gcr_error *err
 	if (result < 0)
 		return gcr_error_set(error, -result, "%s: %s", mount, strerror(-result));
 	find_word(text, "version", view.version);
-	view.store_bytes = find_number(text, "store_bytes");
-	view.store_used_bytes = find_number(text, "store_used_bytes");
-	view.pool_used_bytes = find_number(text, "pool_used_bytes");
-	view.kept_bytes = find_number(text, "kept_bytes");
+	view.store_bytes = gcr_status_number(text, "store_bytes");
+	view.store_used_bytes = gcr_status_number(text, "store_used_bytes");
+	view.pool_used_bytes = gcr_status_number(text, "pool_used_bytes");
+	view.kept_bytes = gcr_status_number(text, "kept_bytes");
 	result = look_at_gpus(directory, &view);
 	if (!result)
 		result = look_at_processes(directory, text, &view);

@@ -11,9 +11,10 @@
 #include <stdint.h>
 
 #include "lib/error.h"
+#include "lib/status_text.h"
 
-#define TOP_UNKNOWN    UINT64_MAX /* the file says `-`, lacks the key, or is not readable */
-#define TOP_WORD_BYTES 80	  /* an id, a name or a state, with its NUL */
+#define TOP_UNKNOWN    GCR_STATUS_UNKNOWN /* the file says `-`, lacks the key, or is not readable */
+#define TOP_WORD_BYTES 80		  /* an id, a name or a state, with its NUL */
 #define TOP_LINE_BYTES 1024
 
 /* ---- data ---- */

@@ -42,6 +42,7 @@
 #include "backend/preload/base/listener.h"
 #include "backend/preload/managed/managed_file.h"
 #include "backend/preload/managed/managed_hold.h"
+#include "backend/preload/managed/managed_pages.h"
 #include "backend/preload/managed/managed_table.h"
 #include "backend/preload/managed/managed_trial.h"
 #include "backend/preload/managed/mmap_hook.h"
@@ -196,13 +197,6 @@ static int use_context(CUcontext context, struct gcr_error *error)
 	return result ? gcr_driver_failed(error, "cuCtxSetCurrent", result) : 0;
 }
 
-static int closed_file(CUdeviceptr start, struct gcr_error *error)
-{
-	return gcr_error_set(error, EIO,
-			     "the program has closed the file of its managed memory at 0x%llx",
-			     start);
-}
-
 /* Splits all allocations into parts within one block each. -ENOMEM. */
 static int make_parts(struct gcr_saved_all *saved, struct gcr_error *error)
 {
@@ -260,7 +254,7 @@ static int save_once(char *bounce, struct gcr_saved *parts, size_t count, bool *
 			r = use_context(context, error);
 		}
 		if (r == 0 && !gcr_descriptor_valid(part->file))
-			r = closed_file(part->start, error);
+			r = gcr_pages_closed_file(part->start, error);
 		if (r == 0)
 			r = gcr_managed_write(bounce, part->start, part->bytes, part->file->fd,
 					      part->offset, error);
@@ -301,7 +295,7 @@ static int load_one(char *bounce, const struct gcr_place *place, struct gcr_erro
 	int r = use_context(place->context, error);
 
 	if (r == 0 && !gcr_descriptor_valid(&piece->file))
-		r = closed_file(place->start, error);
+		r = gcr_pages_closed_file(place->start, error);
 	for (size_t at = 0; at < place->bytes && r == 0; at += BOUNCE_BYTES) {
 		off_t offset = (off_t)(place->start - piece->start + at);
 		size_t bytes = place->bytes - at < BOUNCE_BYTES ? place->bytes - at : BOUNCE_BYTES;
@@ -542,44 +536,6 @@ static int read_page(uintptr_t page, void *data)
 				     (off_t)(page - piece->start), NULL);
 }
 
-static int write_piece(struct gcr_managed_piece *piece, struct gcr_error *error)
-{
-	uintptr_t at = piece->start, end = piece->start + piece->bytes;
-	size_t bytes;
-	int r = 0;
-
-	while (r == 0 && at < end && gcr_touch_next(&at, end, BOUNCE_BYTES, &bytes)) {
-		if (!gcr_descriptor_valid(&piece->file))
-			return closed_file(piece->start, error);
-		if (!piece->newer)
-			piece->newer = calloc(piece->bytes / GCR_MANAGED_PAGE_BYTES,
-					      sizeof(*piece->newer));
-		if (!piece->newer)
-			return gcr_error_set(error, ENOMEM, "out of memory");
-		r = gcr_managed_file_write(piece->file.fd, (const char *)at, bytes,
-					   (off_t)(at - piece->start), error);
-		for (size_t i = 0; r == 0 && i < bytes; i += GCR_MANAGED_PAGE_BYTES)
-			piece->newer[(at + i - piece->start) / GCR_MANAGED_PAGE_BYTES] =
-				gcr_managed_page_hash((const char *)at + i);
-		at += bytes;
-	}
-	return r;
-}
-
-/*
- * Writes the pages that threads got, and have written to, into the files. The threads are stopped
- * now.
- */
-static int write_back(struct gcr_error *error)
-{
-	int r = 0;
-
-	for (size_t i = 0; i < move.piece_count && r == 0; i++)
-		if (gcr_hold_covers(move.pieces[i].start, move.pieces[i].bytes))
-			r = write_piece(&move.pieces[i], error);
-	return r;
-}
-
 static int doubtful(struct gcr_error *error)
 {
 	return gcr_error_set(error, EIO,
@@ -587,38 +543,17 @@ static int doubtful(struct gcr_error *error)
 			     "let go while it was being moved");
 }
 
-/*
- * Takes the pages away that threads got. They are in the files by now, but a thread that is let go
- * would write to its page all the same, without a page fault, and the file would lack that.
- * -ENOTRECOVERABLE: the threads were let go before all of these pages were away. Other errors:
- * some of the pages may be away, and no write is lost.
- */
+/* As gcr_pages_take(), for all pieces, with a message after every error. */
 static int take_pages(const struct gcr_watch *watch, struct gcr_error *error)
 {
-	bool may_have_taken = false;
-	int r = 0;
+	int r = gcr_pages_take(move.pieces, move.piece_count, watch, error);
 
-	for (size_t i = 0; i < move.piece_count && r == 0; i++) {
-		const struct gcr_managed_piece *piece = &move.pieces[i];
-
-		if (!gcr_hold_covers(piece->start, piece->bytes) ||
-		    !gcr_touch_is_mapped(piece->start, piece->bytes))
-			continue;
-		may_have_taken = true;
-		r = gcr_hold_empty(piece->start, piece->bytes);
-	}
-	/* Also after a failure: the pages of other pieces are away. */
-	if (may_have_taken && !gcr_watch_stopped(watch)) {
+	if (r == -ENOTRECOVERABLE) {
 		move.is_doubtful = true;
 		doubtful(error);
 		error->number = ENOTRECOVERABLE;
-		return -ENOTRECOVERABLE;
 	}
-	if (r < 0)
-		return gcr_error_set(error, -r,
-				     "pages of managed memory cannot be taken away again: %s",
-				     strerror(-r));
-	return 0;
+	return r;
 }
 
 static void finish(void)
@@ -663,7 +598,7 @@ static int in(struct gcr_error *error)
 	if (r == 0 && !gcr_watch_stopped(&watch))
 		r = not_stopped(error);
 	if (r == 0)
-		r = write_back(error);
+		r = gcr_pages_write_back(move.pieces, move.piece_count, error);
 	gcr_hold_serve(NULL);
 	if (r == 0)
 		r = take_pages(&watch, error);
