@@ -2,12 +2,13 @@
 /* A table of users with charges, with a counter for each kind. */
 #include "fs/base/quota.h"
 
+#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "fs/base/log.h"
@@ -16,11 +17,17 @@
 #include "lib/clock.h"
 #include "lib/lock.h"
 
-#define USERS_PATH    "/etc/passwd"
+#define USERS_PATH	 "/etc/passwd"
+#define DESCRIPTORS_PATH "/proc/self/fd"
 /* The part of the descriptors that is reserved for the daemon and root. */
-#define RESERVE_SHARE 4
-#define RESERVE_MOST  8192
-#define NAME_BYTES    16 /* of a user's name */
+#define RESERVE_SHARE	 4
+#define RESERVE_MOST	 8192
+#define NAME_BYTES	 16 /* of a user's name */
+/* Shortest time between two counts of the descriptors, and as a multiple of what a count takes. */
+#define COUNT_USEC	 1000
+#define COUNT_TIMES	 10
+/* The time within which a descriptor is opened that was promised. */
+#define OPEN_USEC	 (GCR_USEC_PER_SEC / 100)
 
 const struct gcr_quota_kind_words gcr_quota_kinds[GCR_QUOTA_KINDS_COUNT] = {
 	[GCR_QUOTA_CONNECTIONS] = {"connections", false, EAGAIN, "connections to the socket",
@@ -44,11 +51,27 @@ struct user {
 	uint64_t counts[GCR_QUOTA_KINDS_COUNT];
 };
 
+/*
+ * The descriptors of the process. Those that were promised since the last count, and shortly before
+ * it, are added: they may not have been open then. Some of them have been closed again, so the sum
+ * is rather too large than too small, but for descriptors that no quota covers.
+ */
+struct descriptors {
+	pthread_mutex_t lock; /* guards the fields below; an innermost lock */
+	bool is_counting;     /* a thread counts, without the lock */
+	int64_t due_usec;     /* monotonic: of the next count */
+	uint64_t counted;
+	uint64_t promised_before; /* shortly before the last count */
+	uint64_t promised;	  /* since it began */
+	int64_t promised_usec;	  /* monotonic: of the last promise */
+};
+
 struct gcr_quota {
 	/* Fixed for life. */
 	int64_t timeout_usec;
 	uint64_t descriptors_max;
-	int spare_fd; /* duplicated to find the lowest free number */
+
+	struct descriptors descriptors;
 
 	pthread_mutex_t lock;		      /* guards the fields below */
 	uint64_t most[GCR_QUOTA_KINDS_COUNT]; /* as in struct gcr_quota_limits */
@@ -68,11 +91,9 @@ int gcr_quota_create(const struct gcr_quota_limits *limits, const char *subuid_p
 	quota->timeout_usec = limits->timeout_usec;
 	memcpy(quota->most, limits->most, sizeof(quota->most));
 	quota->descriptors_max = descriptors_max;
+	pthread_mutex_init(&quota->descriptors.lock, NULL);
 	pthread_mutex_init(&quota->lock, NULL);
-	quota->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	result = quota->spare_fd < 0 ? -errno : 0;
-	if (!result)
-		result = gcr_subuids_create(subuid_path, USERS_PATH, &quota->subuids);
+	result = gcr_subuids_create(subuid_path, USERS_PATH, &quota->subuids);
 	if (result < 0) {
 		gcr_quota_destroy(quota);
 		return result;
@@ -92,9 +113,8 @@ void gcr_quota_destroy(struct gcr_quota *quota)
 		free(user);
 	}
 	gcr_subuids_destroy(quota->subuids);
-	if (quota->spare_fd >= 0)
-		close(quota->spare_fd);
 	pthread_mutex_destroy(&quota->lock);
+	pthread_mutex_destroy(&quota->descriptors.lock);
 	free(quota);
 }
 
@@ -138,6 +158,15 @@ uid_t gcr_quota_owner(struct gcr_quota *quota, uid_t uid)
 		return uid;
 	GCR_LOCK_SCOPE(&quota->lock);
 	return owner_locked(quota, uid);
+}
+
+uid_t gcr_quota_known_owner(struct gcr_quota *quota, uid_t uid)
+{
+	if (!quota || !uid || uid == GCR_QUOTA_OTHER_ROOT)
+		return uid;
+	GCR_LOCK_SCOPE(&quota->lock);
+	gcr_subuids_refresh(quota->subuids, false);
+	return gcr_subuids_known_owner(quota->subuids, uid);
 }
 
 bool gcr_quota_is_limited(struct gcr_quota *quota, uid_t uid)
@@ -198,18 +227,75 @@ static bool takes_descriptors(enum gcr_quota_kind kind)
 	return kind != GCR_QUOTA_TEXT && kind != GCR_QUOTA_STORE && kind != GCR_QUOTA_SPILL;
 }
 
-/*
- * Checks the daemon's use of descriptors: may it have @count more? The kernel assigns the lowest
- * free number, so all lower numbers are in use.
- */
-static int check_descriptors(const struct gcr_quota *quota, uint64_t count, struct gcr_error *error)
+/* Counts by listing them, which takes some microseconds for each. */
+static uint64_t list_descriptors(void)
 {
-	_cleanup_close_ int fd = -1;
+	_cleanup_closedir_ DIR *dir = opendir(DESCRIPTORS_PATH);
+	const struct dirent *entry;
+	uint64_t count = 0;
 
-	if (!quota->descriptors_max)
-		return 0;
-	fd = fcntl(quota->spare_fd, F_DUPFD_CLOEXEC, 0);
-	if (fd >= 0 && (uint64_t)fd + count <= quota->descriptors_max)
+	/* None is left, for example. */
+	if (!dir)
+		return UINT64_MAX / 2;
+	while ((entry = readdir(dir)))
+		count += *entry->d_name != '.';
+	return count - 1; /* without that of the listing */
+}
+
+/* Not by the lowest free number: descriptors with higher ones stay when lower ones are closed. */
+static uint64_t count_descriptors(void)
+{
+	struct stat stat_;
+
+	/* The size is their number, since Linux 6.2. */
+	if (!stat(DESCRIPTORS_PATH, &stat_) && stat_.st_size > 0)
+		return (uint64_t)stat_.st_size;
+	return list_descriptors();
+}
+
+/* Counts again if that is due and no other thread does. Lock: descriptors; released meanwhile. */
+static void refresh_descriptors_locked(struct descriptors *descriptors)
+{
+	int64_t began_usec = gcr_clock_usec();
+	bool is_opening = began_usec - descriptors->promised_usec < OPEN_USEC;
+	uint64_t promised = descriptors->promised;
+	uint64_t counted;
+	int64_t pause_usec;
+
+	if (descriptors->is_counting || began_usec < descriptors->due_usec)
+		return;
+	descriptors->is_counting = true;
+	pthread_mutex_unlock(&descriptors->lock);
+	counted = count_descriptors();
+	pause_usec = (gcr_clock_usec() - began_usec) * COUNT_TIMES;
+	pthread_mutex_lock(&descriptors->lock);
+	descriptors->counted = counted;
+	descriptors->promised_before = is_opening ? promised : 0;
+	descriptors->promised -= promised;
+	descriptors->due_usec =
+		gcr_clock_usec() + (pause_usec > COUNT_USEC ? pause_usec : COUNT_USEC);
+	descriptors->is_counting = false;
+}
+
+/* Promises @count more descriptors if the limit allows them. */
+static bool promise_descriptors(struct gcr_quota *quota, uint64_t count)
+{
+	struct descriptors *descriptors = &quota->descriptors;
+
+	GCR_LOCK_SCOPE(&descriptors->lock);
+	refresh_descriptors_locked(descriptors);
+	if (descriptors->counted + descriptors->promised_before + descriptors->promised + count >
+	    quota->descriptors_max)
+		return false;
+	descriptors->promised += count;
+	descriptors->promised_usec = gcr_clock_usec();
+	return true;
+}
+
+/* May a user have @count more of the daemon's descriptors? */
+static int check_descriptors(struct gcr_quota *quota, uint64_t count, struct gcr_error *error)
+{
+	if (!quota->descriptors_max || promise_descriptors(quota, count))
 		return 0;
 	return gcr_error_set(error, ENFILE,
 			     "gpucrfs has no descriptors left for users: all of them together use "

@@ -65,9 +65,9 @@ struct gcr_quota_charge {
 };
 
 /*
- * Creates quotas of which nothing is taken. @subuid_path: see gcr_subuids_create(). Once the daemon
- * has @descriptors_max or more open descriptors, ordinary users get no more resources that need
- * descriptors; 0: not checked. -ENOMEM, ...
+ * Creates quotas of which nothing is taken. @subuid_path: see gcr_subuids_create(). Once the
+ * process has @descriptors_max or more open descriptors, ordinary users get no more resources that
+ * need descriptors; 0: not checked. -ENOMEM.
  */
 int gcr_quota_create(const struct gcr_quota_limits *limits, const char *subuid_path,
 		     uint64_t descriptors_max, struct gcr_quota **ret_quota);
@@ -86,6 +86,11 @@ void gcr_quota_set_most(struct gcr_quota *quota, enum gcr_quota_kind kind, uint6
 
 /* The user to whom this id belongs. */
 uid_t gcr_quota_owner(struct gcr_quota *quota, uid_t uid);
+/*
+ * The same for what no other user may see: @uid itself in a range of subordinate ids whose user is
+ * root or unknown, because its ids may be of several users.
+ */
+uid_t gcr_quota_known_owner(struct gcr_quota *quota, uid_t uid);
 /* Do quotas apply to this user? Not to root, nor to the daemon's own user. */
 bool gcr_quota_is_limited(struct gcr_quota *quota, uid_t uid);
 

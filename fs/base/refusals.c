@@ -29,6 +29,7 @@ struct user {
 	bool is_used;
 	int64_t last_usec;
 	struct allowance log;
+	uid_t reader; /* of the error */
 	struct gcr_error error;
 };
 
@@ -89,26 +90,29 @@ static struct user *get_locked(struct gcr_refusals *refusals, uid_t uid)
 	return user;
 }
 
-void gcr_refusals_note(struct gcr_refusals *refusals, uid_t uid, const struct gcr_error *error)
+void gcr_refusals_note(struct gcr_refusals *refusals, uid_t owner, uid_t reader,
+		       const struct gcr_error *error)
 {
 	struct user *user;
 
 	pthread_mutex_lock(&refusals->lock);
 	/* Users without errors need no entry. */
-	user = error->number ? get_locked(refusals, uid) : find_locked(refusals, uid);
-	if (user)
+	user = error->number ? get_locked(refusals, owner) : find_locked(refusals, owner);
+	if (user && (error->number || user->reader == reader)) {
+		user->reader = reader;
 		user->error = *error;
+	}
 	pthread_mutex_unlock(&refusals->lock);
 }
 
-void gcr_refusals_render(struct gcr_refusals *refusals, uid_t uid, FILE *stream)
+void gcr_refusals_render(struct gcr_refusals *refusals, uid_t owner, uid_t reader, FILE *stream)
 {
 	struct gcr_error error = {0};
 	const struct user *user;
 
 	pthread_mutex_lock(&refusals->lock);
-	user = find_locked(refusals, uid);
-	if (user)
+	user = find_locked(refusals, owner);
+	if (user && user->reader == reader)
 		error = user->error;
 	pthread_mutex_unlock(&refusals->lock);
 	gcr_error_print(&error, stream);

@@ -22,12 +22,15 @@ int gcr_refusals_create(uid_t trusted, struct gcr_refusals **ret_refusals);
 void gcr_refusals_destroy(struct gcr_refusals *refusals); /* NULL is allowed */
 
 /*
- * Records the result of this user's last write to the root's ctl: refused with @error; number 0:
- * accepted.
+ * Records the result of the last write to the root's ctl by @reader, one of the ids for which
+ * @owner counts (gcr_quota_owner()): refused with @error; number 0: accepted. @reader is the id, or
+ * that of several ids which may see each other's errors (gcr_quota_known_owner()). An owner has the
+ * error of one reader at a time: the last one.
  */
-void gcr_refusals_note(struct gcr_refusals *refusals, uid_t uid, const struct gcr_error *error);
-/* Prints the text of `error` for this user. */
-void gcr_refusals_render(struct gcr_refusals *refusals, uid_t uid, FILE *stream);
+void gcr_refusals_note(struct gcr_refusals *refusals, uid_t owner, uid_t reader,
+		       const struct gcr_error *error);
+/* Prints the text of `error` for @reader, an id of @owner. */
+void gcr_refusals_render(struct gcr_refusals *refusals, uid_t owner, uid_t reader, FILE *stream);
 
 /*
  * Logs a warning caused by this user, within limits: ten messages of a user at once, then one a

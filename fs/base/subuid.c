@@ -25,6 +25,7 @@ struct range {
 	uid_t owner;
 	uid_t first;
 	uid_t last;
+	bool is_known; /* the owner is a user, and not root */
 };
 
 struct user {
@@ -184,9 +185,12 @@ static int parse_line(struct users *users, char *line, struct range *ret_range)
 	if (result == -ENOMEM)
 		return result;
 	/* Root itself is not limited, but the users of its containers are. */
-	if (result < 0 || !owner)
-		owner = (uid_t)number;
-	*ret_range = (struct range){owner, (uid_t)number, (uid_t)(number + length - 1)};
+	*ret_range = (struct range){
+		.owner = result < 0 || !owner ? (uid_t)number : owner,
+		.first = (uid_t)number,
+		.last = (uid_t)(number + length - 1),
+		.is_known = !result && owner,
+	};
 	return 0;
 }
 
@@ -324,17 +328,27 @@ void gcr_subuids_destroy(struct gcr_subuids *subuids)
 	free(subuids);
 }
 
-uid_t gcr_subuids_owner(struct gcr_subuids *subuids, uid_t uid)
+static uid_t find_owner(const struct gcr_subuids *subuids, uid_t uid, bool only_known)
 {
 	for (int level = 0; uid && level < LEVELS_MAX; level++) {
-		size_t i = 0;
+		const struct range *range = subuids->ranges;
+		const struct range *end = range + subuids->count;
 
-		while (i < subuids->count &&
-		       (uid < subuids->ranges[i].first || uid > subuids->ranges[i].last))
-			i++;
-		if (i == subuids->count || subuids->ranges[i].owner == uid)
+		while (range < end && (uid < range->first || uid > range->last))
+			range++;
+		if (range == end || range->owner == uid || (only_known && !range->is_known))
 			break;
-		uid = subuids->ranges[i].owner;
+		uid = range->owner;
 	}
 	return uid;
+}
+
+uid_t gcr_subuids_owner(struct gcr_subuids *subuids, uid_t uid)
+{
+	return find_owner(subuids, uid, false);
+}
+
+uid_t gcr_subuids_known_owner(struct gcr_subuids *subuids, uid_t uid)
+{
+	return find_owner(subuids, uid, true);
 }

@@ -27,6 +27,11 @@ void gcr_subuids_destroy(struct gcr_subuids *subuids); /* NULL is allowed */
  * belong to the first id of the range. Root is always root.
  */
 uid_t gcr_subuids_owner(struct gcr_subuids *subuids, uid_t uid);
+/*
+ * The same, but the ids of a range whose user is unknown or root belong to themselves: they may be
+ * of several users.
+ */
+uid_t gcr_subuids_known_owner(struct gcr_subuids *subuids, uid_t uid);
 
 /* Reads the file again if it has changed; checks at most once a second unless @now. */
 void gcr_subuids_refresh(struct gcr_subuids *subuids, bool now);

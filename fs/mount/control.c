@@ -352,8 +352,9 @@ void gcr_control_write(fuse_req_t request, const struct gcr_credentials *opener,
 	if (!result)
 		result = start(request, &parties, process, &command, length, nonblocking, &error);
 	if (!process)
-		gcr_refusals_note(daemon->refusals,
-				  gcr_quota_owner(daemon->quota, command.rights.counted), &error);
+		gcr_refusals_note(
+			daemon->refusals, gcr_quota_owner(daemon->quota, command.rights.counted),
+			gcr_quota_known_owner(daemon->quota, command.rights.counted), &error);
 	if (result >= 0)
 		return;
 	gcr_counters_refusal(daemon->counters, -result);

@@ -21,7 +21,8 @@ void gcr_session_tell_refusal(struct gcr_daemon *daemon, uid_t uid, const struct
 {
 	uid_t owner = gcr_quota_owner(daemon->quota, uid);
 
-	gcr_refusals_note(daemon->refusals, owner, error);
+	gcr_refusals_note(daemon->refusals, owner, gcr_quota_known_owner(daemon->quota, uid),
+			  error);
 	gcr_refusals_log(daemon->refusals, owner, 0, "%s: %s", gcr_error_name(error->number),
 			 error->words);
 }

@@ -88,7 +88,7 @@ static void render_root_error(struct gcr_daemon *daemon, uid_t counted, FILE *st
 {
 	if (counted != GCR_QUOTA_OTHER_ROOT)
 		gcr_refusals_render(daemon->refusals, gcr_quota_owner(daemon->quota, counted),
-				    stream);
+				    gcr_quota_known_owner(daemon->quota, counted), stream);
 }
 
 int gcr_tree_render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, uid_t counted,

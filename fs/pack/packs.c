@@ -260,7 +260,7 @@ static int open_users_directory(int store_fd, uid_t uid)
 	return open_directory(packs_fd, name);
 }
 
-static void free_packs(struct gcr_packs *packs)
+void gcr_packs_free(struct gcr_packs *packs)
 {
 	gcr_packs_finish_disk(packs);
 	for (size_t i = 0; i < packs->segments_count; i++) {
@@ -306,7 +306,7 @@ int gcr_packs_open(int store_fd, uid_t uid, const struct gcr_packs_account *acco
 	if (result < 0) {
 		/* No bytes were charged. */
 		packs->account = (struct gcr_packs_account){0};
-		free_packs(packs);
+		gcr_packs_free(packs);
 		return gcr_error_set(error, -result, "the packed chunks of user %u: %s", uid,
 				     strerror(-result));
 	}
@@ -320,10 +320,10 @@ struct gcr_packs *gcr_packs_ref(struct gcr_packs *packs)
 	return packs;
 }
 
-void gcr_packs_unref(struct gcr_packs *packs)
+bool gcr_packs_are_empty(struct gcr_packs *packs)
 {
-	if (packs && atomic_fetch_sub_explicit(&packs->references, 1, memory_order_acq_rel) == 1)
-		free_packs(packs);
+	GCR_PACKS_LOCK_SCOPE(packs);
+	return packs->is_known && !packs->segments_count && !packs->gone && !packs->is_trimming;
 }
 
 uid_t gcr_packs_uid(const struct gcr_packs *packs)

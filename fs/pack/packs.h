@@ -47,7 +47,10 @@ struct gcr_packs_account {
 int gcr_packs_open(int store_fd, uid_t uid, const struct gcr_packs_account *account,
 		   struct gcr_packs **ret_packs, struct gcr_error *error);
 struct gcr_packs *gcr_packs_ref(struct gcr_packs *packs);
-/* The chunks stay stored; NULL is allowed. */
+/*
+ * The chunks stay stored. Packs of gcr_packs_users_get() without chunks are closed, and their
+ * directory is removed. Neither a lock of packs nor their account's may be held; NULL is allowed.
+ */
 void gcr_packs_unref(struct gcr_packs *packs);
 GCR_DEFINE_CLEANUP(struct gcr_packs *, gcr_packs_unref);
 
@@ -143,8 +146,8 @@ int gcr_packs_users_create(int store_fd, const struct gcr_packs_account *account
 /* Removes directories without chunks. NULL is allowed. */
 void gcr_packs_users_destroy(struct gcr_packs_users *users);
 /*
- * The packs of @uid, opened at the first call; the caller owns the reference. Errors as of
- * gcr_packs_open().
+ * The packs of @uid, opened at the first call; the caller owns the reference. Packs with chunks
+ * stay open without one. Errors as of gcr_packs_open().
  */
 int gcr_packs_users_get(struct gcr_packs_users *users, uid_t uid, struct gcr_packs **ret_packs,
 			struct gcr_error *error);

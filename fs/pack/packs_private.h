@@ -125,6 +125,7 @@ void gcr_pack_segment_find_pages(struct gcr_pack_segment *segment);
 struct gcr_packs {
 	/* Fixed for life. */
 	atomic_int references;
+	struct gcr_packs_users *users; /* whose list has a reference; NULL: none has */
 	uid_t uid;
 	int fd;
 	struct gcr_packs_account account;
@@ -171,6 +172,11 @@ struct gcr_pack_segment *gcr_packs_find_segment(const struct gcr_packs *packs, u
 void gcr_packs_trim(struct gcr_packs *packs);
 /* Returns bytes to the account. Lock: packs. */
 void gcr_packs_give(const struct gcr_packs *packs, uint64_t bytes);
+
+/* Frees packs without references. Bytes of segments that are left are returned to the account. */
+void gcr_packs_free(struct gcr_packs *packs);
+/* Are there no segments, and none that is still to be removed from a disk? */
+bool gcr_packs_are_empty(struct gcr_packs *packs);
 
 /* ---- pack_spill.c ---- */
 

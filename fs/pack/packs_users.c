@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The packs of all users, opened at first use. users->lock guards the list; users are added at its
- * head and never removed before the list is destroyed.
+ * The packs of all users, opened at first use, and closed when nobody uses them and no chunks are
+ * left. users->lock guards the list. In the lock order a lock of packs comes after it.
  */
 #include "fs/pack/packs.h"
 
@@ -14,12 +14,13 @@
 #include <unistd.h>
 
 #include "fs/base/log.h"
+#include "fs/pack/packs_private.h"
 #include "lib/beneath.h"
 #include "lib/lock.h"
 
-struct user { /* fixed for life */
+struct user {
 	struct user *next;
-	struct gcr_packs *packs;
+	struct gcr_packs *packs; /* a reference */
 };
 
 struct gcr_packs_users {
@@ -45,59 +46,151 @@ int gcr_packs_users_create(int store_fd, const struct gcr_packs_account *account
 	return 0;
 }
 
-/* Removes directories without segments; the others are not empty and stay. */
-static void remove_directories(const struct gcr_packs_users *users)
+/* Removes the user's directory, unless it has segments. */
+static void remove_directory(const struct gcr_packs_users *users, const struct user *user)
 {
 	char name[sizeof(GCR_PACKS_NAME "/") + 10];
 
-	for (const struct user *user = users->users; user; user = user->next) {
-		snprintf(name, sizeof(name), GCR_PACKS_NAME "/%u", gcr_packs_uid(user->packs));
-		unlinkat(users->store_fd, name, AT_REMOVEDIR);
-	}
-	unlinkat(users->store_fd, GCR_PACKS_NAME, AT_REMOVEDIR);
+	snprintf(name, sizeof(name), GCR_PACKS_NAME "/%u", gcr_packs_uid(user->packs));
+	unlinkat(users->store_fd, name, AT_REMOVEDIR);
 }
 
 void gcr_packs_users_destroy(struct gcr_packs_users *users)
 {
 	if (!users)
 		return;
-	remove_directories(users);
 	while (users->users) {
 		struct user *user = users->users;
 
 		users->users = user->next;
+		remove_directory(users, user);
 		gcr_packs_wait_disk(user->packs);
+		user->packs->users = NULL;
 		gcr_packs_unref(user->packs);
 		free(user);
 	}
+	unlinkat(users->store_fd, GCR_PACKS_NAME, AT_REMOVEDIR);
 	pthread_mutex_destroy(&users->lock);
 	free(users);
+}
+
+/*
+ * Has nobody but the list a reference, and are there no chunks? New references are made from those
+ * that exist, or with the lock of the list. Lock: users.
+ */
+static bool is_unused_locked(const struct user *user)
+{
+	return atomic_load_explicit(&user->packs->references, memory_order_acquire) == 1 &&
+	       gcr_packs_are_empty(user->packs);
+}
+
+/*
+ * Takes unused packs out of the list: @packs, which may be freed already, or all of them if NULL.
+ * Returns them as a list. Their directories are removed with the lock held: the same user may get a
+ * new one right after it. Lock: users.
+ */
+static struct user *take_unused_locked(struct gcr_packs_users *users, const struct gcr_packs *packs)
+{
+	struct user **link = &users->users;
+	struct user *unused = NULL;
+
+	while (*link) {
+		struct user *user = *link;
+
+		if ((packs && user->packs != packs) || !is_unused_locked(user)) {
+			link = &user->next;
+			continue;
+		}
+		remove_directory(users, user);
+		*link = user->next;
+		user->next = unused;
+		unused = user;
+	}
+	return unused;
+}
+
+static void free_unused(struct user *unused)
+{
+	while (unused) {
+		struct user *user = unused;
+
+		unused = user->next;
+		gcr_packs_unref(user->packs);
+		free(user);
+	}
+}
+
+static void close_unused(struct gcr_packs_users *users, const struct gcr_packs *packs)
+{
+	struct user *unused;
+
+	pthread_mutex_lock(&users->lock);
+	unused = take_unused_locked(users, packs);
+	pthread_mutex_unlock(&users->lock);
+	free_unused(unused);
+}
+
+void gcr_packs_unref(struct gcr_packs *packs)
+{
+	struct gcr_packs_users *users = packs ? packs->users : NULL;
+	int references;
+
+	if (!packs)
+		return;
+	references = atomic_fetch_sub_explicit(&packs->references, 1, memory_order_acq_rel);
+	if (references == 1)
+		gcr_packs_free(packs);
+	else if (references == 2 && users)
+		close_unused(users, packs);
+}
+
+static struct user *find_locked(const struct gcr_packs_users *users, uid_t uid)
+{
+	struct user *user = users->users;
+
+	while (user && gcr_packs_uid(user->packs) != uid)
+		user = user->next;
+	return user;
+}
+
+/* Opens the packs of a user who is not in the list. Lock: users. */
+static int add_locked(struct gcr_packs_users *users, uid_t uid, struct user **ret_user,
+		      struct gcr_error *error)
+{
+	_cleanup_free_ struct user *user = calloc(1, sizeof(*user));
+	int result;
+
+	if (!user)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_packs_open(users->store_fd, uid, &users->account, &user->packs, error);
+	if (result < 0)
+		return result;
+	user->packs->users = users;
+	user->next = users->users;
+	users->users = user;
+	*ret_user = TAKE_PTR(user);
+	return 0;
 }
 
 int gcr_packs_users_get(struct gcr_packs_users *users, uid_t uid, struct gcr_packs **ret_packs,
 			struct gcr_error *error)
 {
+	struct user *unused = NULL;
 	struct user *user;
-	int result;
+	int result = 0;
 
-	GCR_LOCK_SCOPE(&users->lock);
-	for (user = users->users; user; user = user->next)
-		if (gcr_packs_uid(user->packs) == uid)
-			break;
+	pthread_mutex_lock(&users->lock);
+	user = find_locked(users, uid);
 	if (!user) {
-		user = calloc(1, sizeof(*user));
-		if (!user)
-			return gcr_error_set(error, ENOMEM, "out of memory");
-		result = gcr_packs_open(users->store_fd, uid, &users->account, &user->packs, error);
-		if (result < 0) {
-			free(user);
-			return result;
-		}
-		user->next = users->users;
-		users->users = user;
+		/* Those whose last segments were removed from the disk after the last use. */
+		unused = take_unused_locked(users, NULL);
+		result = add_locked(users, uid, &user, error);
 	}
-	*ret_packs = gcr_packs_ref(user->packs);
-	return 0;
+	if (!result)
+		*ret_packs = gcr_packs_ref(user->packs);
+	pthread_mutex_unlock(&users->lock);
+	free_unused(unused);
+	return result;
 }
 
 static void sweep_user(struct gcr_packs_users *users, const char *name)
@@ -127,19 +220,37 @@ void gcr_packs_users_sweep(struct gcr_packs_users *users)
 		sweep_user(users, entry->d_name);
 }
 
+/* References to the packs of all users; the caller frees the array. NULL: no memory. */
+static struct gcr_packs **refer_to_all(struct gcr_packs_users *users, size_t *ret_count)
+{
+	struct gcr_packs **list;
+	size_t count = 0;
+
+	GCR_LOCK_SCOPE(&users->lock);
+	for (const struct user *user = users->users; user; user = user->next)
+		count++;
+	list = calloc(count + 1, sizeof(struct gcr_packs *));
+	if (!list)
+		return NULL;
+	count = 0;
+	for (const struct user *user = users->users; user; user = user->next)
+		list[count++] = gcr_packs_ref(user->packs);
+	*ret_count = count;
+	return list;
+}
+
 void gcr_packs_users_figures(struct gcr_packs_users *users, struct gcr_packs_figures *ret_figures)
 {
 	struct gcr_packs_figures sum = {0};
-	const struct user *first;
-
-	pthread_mutex_lock(&users->lock);
-	first = users->users;
-	pthread_mutex_unlock(&users->lock);
+	size_t count = 0;
 	/* Without the lock: one user's packs may be busy, while others look up theirs. */
-	for (const struct user *user = first; user; user = user->next) {
+	_cleanup_free_ struct gcr_packs **list = refer_to_all(users, &count);
+
+	for (size_t i = 0; i < count; i++) {
 		struct gcr_packs_figures one;
 
-		gcr_packs_figures(user->packs, &one);
+		gcr_packs_figures(list[i], &one);
+		gcr_packs_unref(list[i]);
 		sum.chunks += one.chunks;
 		sum.packed_bytes += one.packed_bytes;
 		sum.unpacked_bytes += one.unpacked_bytes;

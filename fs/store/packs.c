@@ -21,6 +21,9 @@
 #include "fs/store/subtree.h"
 #include "lib/beneath.h"
 
+/* Of a snapshot that is being packed: for its tables, and the directory and segments of chunks. */
+#define DESCRIPTORS 4
+
 /* ---- accounts ---- */
 
 /*
@@ -296,6 +299,10 @@ static int make_tables(struct gcr_snapshot *snapshot, uid_t uid)
 	return mkdirat(fd, name, 0700) < 0 && errno != EEXIST ? -errno : 0;
 }
 
+/*
+ * The user whose chunks those of the snapshot are: one for all his subordinate ids, so that he
+ * cannot have chunks as many users by giving snapshots away to these ids.
+ */
 static uid_t owner_of(const struct gcr_snapshot *snapshot)
 {
 	uid_t uid;
@@ -303,7 +310,7 @@ static uid_t owner_of(const struct gcr_snapshot *snapshot)
 	pthread_mutex_lock(&snapshot->store->lock);
 	uid = snapshot->uid;
 	pthread_mutex_unlock(&snapshot->store->lock);
-	return uid;
+	return gcr_quota_known_owner(snapshot->store->quota, uid);
 }
 
 uid_t gcr_snapshot_packed_uid(const struct gcr_snapshot *snapshot)
@@ -315,10 +322,14 @@ uid_t gcr_snapshot_packed_uid(const struct gcr_snapshot *snapshot)
 
 int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *error)
 {
+	uid_t owner = owner_of(snapshot);
 	int result;
 
 	if (gcr_subtree_packs(snapshot->subtree))
 		return 0;
+	result = gcr_quota_check_descriptors(snapshot->store->quota, owner, DESCRIPTORS, error);
+	if (result < 0)
+		return result;
 	result = gcr_subtree_touch(snapshot->subtree);
 	/*
 	 * Not the owner of the files, which are root's if the process was not dumpable when they
@@ -326,7 +337,7 @@ int gcr_snapshot_begin_packing(struct gcr_snapshot *snapshot, struct gcr_error *
 	 * no other user, and count for the container.
 	 */
 	if (!result)
-		result = make_tables(snapshot, owner_of(snapshot));
+		result = make_tables(snapshot, owner);
 	if (result < 0)
 		return gcr_error_set(error, -result, "the store: %s", strerror(-result));
 	return gcr_snapshot_attach_tables(snapshot, error);

@@ -190,6 +190,21 @@ static struct gcr_store_packed *get_packed_locked(struct gcr_store *store, uid_t
 	return packed;
 }
 
+/* Frees the user's entry if nothing is left. Lock: store. */
+static void forget_packed_locked(struct gcr_store *store, const struct gcr_store_packed *packed)
+{
+	struct gcr_store_packed **link = &store->packed;
+	struct gcr_store_packed *gone;
+
+	if (packed->bytes || packed->spilled_bytes)
+		return;
+	while (*link != packed)
+		link = &(*link)->next;
+	gone = *link;
+	*link = gone->next;
+	free(gone);
+}
+
 void gcr_store_count_packed(struct gcr_store *store, uid_t uid, enum gcr_quota_kind kind,
 			    uint64_t more, uint64_t less)
 {
@@ -204,6 +219,7 @@ void gcr_store_count_packed(struct gcr_store *store, uid_t uid, enum gcr_quota_k
 	bytes = kind == GCR_QUOTA_SPILL ? &packed->spilled_bytes : &packed->bytes;
 	*bytes += more;
 	*bytes -= less < *bytes ? less : *bytes;
+	forget_packed_locked(store, packed);
 }
 
 int gcr_store_take_spilled(struct gcr_store *store, uid_t uid, uint64_t bytes,

@@ -218,6 +218,32 @@ def test_words_of_many_ids():
         equal(why(machine, FIRST_SUBUID + 5), why(machine))
 
 
+def test_words_of_others_in_the_range():
+    """A range of root's, as containers have parts of it, has the ids of several users: none of
+    them reads another one's words."""
+    need_root()
+    with user_machine(',user_places=1') as machine:
+        write_subuids(machine, 'root:100000:1000000000\n')
+        machine.start()
+        first, second = 1100000, 1700000
+
+        def write(words):
+            with open(machine.ctl(), 'wb', buffering=0) as ctl:
+                return error_of(lambda: ctl.write(words))
+
+        equal(by(first, lambda: write(b'of-the-first')), 'EINVAL')
+        check('of-the-first' in why(machine, first), why(machine, first))
+        equal(why(machine, second), 'ok')
+        equal(why(machine, ALICE), 'ok')
+        # What one of them does well says nothing of the other's.
+        equal(by(second, lambda: os.mkdir(machine.path('seconds'))), None)
+        check('of-the-first' in why(machine, first), why(machine, first))
+        # They are one owner with one limit.
+        equal(by(first, lambda: error_of(lambda: os.mkdir(machine.path('firsts')))), 'EDQUOT')
+        check(why(machine, first).startswith('EDQUOT: '), why(machine, first))
+        equal(why(machine, second), 'ok')
+
+
 def test_history_by_many_ids():
     """With thousands of ids, each of which has less there than others, he does not push these out of
     the root's events."""

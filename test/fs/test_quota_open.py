@@ -169,5 +169,28 @@ def test_descriptors_of_all():
         others_work(machine, bobs)
 
 
+def test_descriptors_with_holes():
+    """Root's descriptors count, too, whatever their numbers are."""
+    need_root()
+    with user_machine(',user_open_files=0') as machine, holding() as take:
+        machine.start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (400, 800)))
+        path = make_place(machine, 'place')
+
+        def open_some(times):
+            return as_often_as(times, lambda: os.open(path, os.O_RDONLY))
+
+        first = take(ALICE, lambda: open_some(900))
+        equal(first.found[1], ['ENFILE'])
+        equal(take(0, lambda: open_some(120)).found, [120, []])
+        first.let_go()
+        wait_count(machine, 'open_files', 0)
+        # The lowest numbers are free, and root has the highest ones.
+        found = take(ALICE, lambda: open_some(900)).found
+        check(found[1] == ['ENFILE'] and found[0] < first.found[0] - 100,
+              f'{found} after {first.found}')
+        descriptors = len(os.listdir(f'/proc/{machine.daemon.pid}/fd'))
+        check(descriptors <= 610, f'{descriptors} descriptors')
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=2)

@@ -5,6 +5,7 @@
  */
 #include "fs/base/quota.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 #include "fs/base/subuid.h"
+#include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "test/unit/test.h"
 
@@ -260,21 +262,40 @@ static void test_store(void)
 	gcr_quota_destroy(quota);
 }
 
-/* All descriptor numbers below `last` are in use. */
+/* An open file of @uid, after counts and promises of the past have no effect any more. */
+static int take_one(struct gcr_quota *quota, uid_t uid, struct gcr_quota_charge *ret_charge)
+{
+	struct gcr_error error;
+
+	usleep(20000);
+	return gcr_quota_take(quota, GCR_QUOTA_OPEN_FILES, uid, 1, ret_charge, &error);
+}
+
+static uint64_t count_descriptors(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	uint64_t count = 0;
+
+	CHECK(dir);
+	while (readdir(dir))
+		count++;
+	closedir(dir);
+	return count - 3; /* "." and "..", and this one */
+}
+
 static void test_descriptors(void)
 {
+	uint64_t count = count_descriptors();
 	struct gcr_quota_charge charge = {0};
 	struct gcr_quota *quota;
 	struct gcr_error error;
-	int last = open("/dev/null", O_RDONLY | O_CLOEXEC), more;
+	int more;
 
-	close(last);
-	/* The quota itself has one descriptor. */
-	CHECK(!gcr_quota_create(&few, subuids, (uint64_t)last + 2, &quota));
-	CHECK(!gcr_quota_take(quota, GCR_QUOTA_OPEN_FILES, ALICE, 1, &charge, &error));
+	CHECK(!gcr_quota_create(&few, subuids, count + 1, &quota));
+	CHECK(!take_one(quota, ALICE, &charge));
 	gcr_quota_release(&charge);
 	more = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	CHECK(gcr_quota_take(quota, GCR_QUOTA_OPEN_FILES, ALICE, 1, &charge, &error) == -ENFILE);
+	CHECK(take_one(quota, ALICE, &charge) == -ENFILE);
 	CHECK(gcr_quota_take(quota, GCR_QUOTA_CONNECTIONS, BOB, 1, &charge, &error) == -ENFILE);
 	CHECK(!gcr_quota_take(quota, GCR_QUOTA_TEXT, ALICE, 1, &charge, &error));
 	gcr_quota_release(&charge);
@@ -282,12 +303,70 @@ static void test_descriptors(void)
 	CHECK(gcr_quota_check_descriptors(quota, ALICE, 1, &error) == -ENFILE);
 	CHECK(!gcr_quota_check_descriptors(quota, 0, 1000, &error));
 	close(more);
-	CHECK(!gcr_quota_take(quota, GCR_QUOTA_OPEN_FILES, ALICE, 1, &charge, &error));
+	CHECK(!take_one(quota, ALICE, &charge));
 	gcr_quota_release(&charge);
-	CHECK(!gcr_quota_check_descriptors(quota, ALICE, 1, &error));
+	usleep(20000);
 	CHECK(gcr_quota_check_descriptors(quota, ALICE, 2, &error) == -ENFILE);
+	CHECK(!gcr_quota_check_descriptors(quota, ALICE, 1, &error));
+	/* It was promised, though it is not open. */
+	CHECK(gcr_quota_check_descriptors(quota, ALICE, 1, &error) == -ENFILE);
 	gcr_quota_destroy(quota);
 	CHECK(gcr_quota_descriptors(1024) == 768 && gcr_quota_descriptors(524288) == 516096);
+}
+
+/* Free numbers below those in use let nobody have more than the limit. */
+static void test_descriptors_with_holes(void)
+{
+	uint64_t count = count_descriptors();
+	struct gcr_quota_charge charge = {0};
+	struct gcr_quota *quota;
+	int first[20], last[20];
+
+	CHECK(!gcr_quota_create(&few, subuids, count + 20, &quota));
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(first); i++)
+		first[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(last); i++)
+		last[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(first); i++)
+		close(first[i]);
+	CHECK(take_one(quota, ALICE, &charge) == -ENFILE);
+	close(last[0]);
+	CHECK(!take_one(quota, ALICE, &charge));
+	gcr_quota_release(&charge);
+	for (size_t i = 1; i < GCR_ARRAY_SIZE(last); i++)
+		close(last[i]);
+	gcr_quota_destroy(quota);
+}
+
+static void *take_many(void *data)
+{
+	struct gcr_error error;
+	uintptr_t got = 0;
+
+	for (int i = 0; i < 100; i++)
+		got += !gcr_quota_check_descriptors(data, ALICE, 1, &error);
+	return (void *)got;
+}
+
+/* Many threads that ask at once get no more than there are. */
+static void test_descriptors_at_once(void)
+{
+	int64_t began_usec = gcr_clock_usec();
+	struct gcr_quota *quota;
+	pthread_t threads[8];
+	uint64_t sum = 0;
+	void *got;
+
+	CHECK(!gcr_quota_create(&few, subuids, count_descriptors() + 50, &quota));
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(threads); i++)
+		CHECK(!pthread_create(&threads[i], NULL, take_many, quota));
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(threads); i++) {
+		CHECK(!pthread_join(threads[i], &got));
+		sum += (uintptr_t)got;
+	}
+	/* What nobody opens is free again after two counts. */
+	CHECK(sum >= 50 && sum <= 50 * (2 + (uint64_t)(gcr_clock_usec() - began_usec) / 1000));
+	gcr_quota_destroy(quota);
 }
 
 static uid_t owner_in(const char *text, uid_t uid)
@@ -482,6 +561,8 @@ int main(void)
 	test_timeout();
 	test_store();
 	test_descriptors();
+	test_descriptors_with_holes();
+	test_descriptors_at_once();
 	test_ranges();
 	test_hostile_ranges();
 	test_changed_ranges();

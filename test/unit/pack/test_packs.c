@@ -244,6 +244,132 @@ static void test_users(void)
 	CHECK(faccessat(store_fd, GCR_PACKS_NAME, F_OK, 0) < 0 && errno == ENOENT && !counted);
 }
 
+static size_t count_descriptors(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	size_t count = 0;
+
+	CHECK(dir);
+	while (readdir(dir))
+		count++;
+	closedir(dir);
+	return count;
+}
+
+static bool has_directory(uid_t uid)
+{
+	char name[sizeof(GCR_PACKS_NAME "/") + 10];
+
+	snprintf(name, sizeof(name), GCR_PACKS_NAME "/%u", uid);
+	return !faccessat(store_fd, name, F_OK, 0);
+}
+
+#define USERS 50
+
+/* Packs without chunks and without a user are closed, and their directories are removed. */
+static void test_many_users(void)
+{
+	const struct gcr_packs_account account = {.take = count_take, .give = count_give};
+	size_t descriptors = count_descriptors();
+	struct gcr_packs_users *users;
+	struct gcr_packs *packs, *same;
+	struct gcr_pack_entry entry;
+	struct gcr_error error;
+	uint8_t read[CHUNK];
+
+	CHECK(!gcr_packs_users_create(store_fd, &account, &users));
+	for (uid_t uid = 2000; uid < 2000 + USERS; uid++) {
+		CHECK(!gcr_packs_users_get(users, uid, &packs, &error));
+		add_random(packs, uid, CHUNK, &entry);
+		gcr_packs_drop(packs, &entry, 1);
+		CHECK(has_directory(uid));
+		/* A packing under way keeps them. */
+		CHECK(!gcr_packs_users_get(users, uid, &same, &error) && same == packs);
+		gcr_packs_unref(same);
+		add_random(packs, uid, CHUNK, &entry);
+		gcr_packs_drop(packs, &entry, 1);
+		gcr_packs_unref(packs);
+		CHECK(!has_directory(uid));
+	}
+	CHECK(count_descriptors() == descriptors);
+	/* Packs with chunks stay without a user. */
+	CHECK(!gcr_packs_users_get(users, 2000, &packs, &error));
+	add_random(packs, 1, CHUNK, &entry);
+	gcr_packs_unref(packs);
+	CHECK(has_directory(2000));
+	CHECK(!gcr_packs_users_get(users, 2000, &packs, &error));
+	CHECK(!gcr_packs_read(packs, packer, &entry, read, CHUNK));
+	gcr_packs_drop(packs, &entry, 1);
+	gcr_packs_unref(packs);
+	CHECK(count_descriptors() == descriptors && !counted);
+	gcr_packs_users_destroy(users);
+}
+
+/* The same for those that an earlier daemon has left. */
+static void test_many_left(void)
+{
+	const struct gcr_packs_account account = {.take = count_take, .give = count_give};
+	size_t descriptors = count_descriptors();
+	struct gcr_packs_users *users;
+
+	in_child(leave_chunks);
+	for (uid_t uid = 2000; uid < 2000 + USERS; uid++)
+		gcr_packs_unref(open_packs(uid));
+	CHECK(has_directory(1000) && has_directory(2000));
+	CHECK(!gcr_packs_users_create(store_fd, &account, &users));
+	gcr_packs_users_sweep(users);
+	CHECK(count_descriptors() == descriptors && !counted);
+	for (uid_t uid = 2000; uid < 2000 + USERS; uid++)
+		CHECK(!has_directory(uid));
+	CHECK(!has_directory(1000) && !store_used());
+	gcr_packs_users_destroy(users);
+}
+
+static void *come_and_go(void *data)
+{
+	struct gcr_packs_users *users = data;
+	struct gcr_packs_figures sum;
+	struct gcr_pack_entry entry;
+	uint8_t bytes[CHUNK];
+	uint8_t read[CHUNK];
+
+	fill_random(bytes, CHUNK, 7);
+	for (unsigned int i = 0; i < 500 / TEST_SLOW; i++) {
+		_cleanup_(gcr_packer_destroy_cleanup) struct gcr_packer *own = NULL;
+		struct gcr_packs *packs;
+		struct gcr_error error;
+
+		CHECK(!gcr_packer_create(&own));
+		CHECK(!gcr_packs_users_get(users, 2000 + i % 3, &packs, &error));
+		CHECK(!add(packs, bytes, CHUNK, NULL, &entry));
+		gcr_packs_users_figures(users, &sum);
+		CHECK(sum.chunks);
+		CHECK(!gcr_packs_read(packs, own, &entry, read, CHUNK));
+		CHECK(!memcmp(read, bytes, CHUNK));
+		gcr_packs_drop(packs, &entry, 1);
+		gcr_packs_unref(packs);
+	}
+	return NULL;
+}
+
+/* Packs are closed while others ask for them. */
+static void test_users_at_once(void)
+{
+	const struct gcr_packs_account account = {.take = count_take, .give = count_give};
+	struct gcr_packs_users *users;
+	pthread_t threads[4];
+
+	CHECK(!gcr_packs_users_create(store_fd, &account, &users));
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(threads); i++)
+		CHECK(!pthread_create(&threads[i], NULL, come_and_go, users));
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(threads); i++)
+		CHECK(!pthread_join(threads[i], NULL));
+	for (uid_t uid = 2000; uid < 2003; uid++)
+		CHECK(!has_directory(uid));
+	CHECK(!counted && !store_used());
+	gcr_packs_users_destroy(users);
+}
+
 /* ---- several threads ---- */
 
 #define THREADS 4
@@ -542,6 +668,9 @@ int main(int argc, char **argv)
 	test_claims_refused();
 	test_unfinished_segment();
 	test_users();
+	test_many_users();
+	test_many_left();
+	test_users_at_once();
 	test_threads();
 	test_many_alone();
 	test_chosen_digests();
