@@ -18,6 +18,7 @@
 #include "fs/helper/helper.h"
 #include "fs/image/criu_run.h"
 #include "fs/image/restore_private.h"
+#include "fs/process/gpus.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -116,14 +117,13 @@ static int check_owner(int fd, const char *name, const char *shown, struct gcr_e
 /* ---- metadata ---- */
 
 /*
- * Reads the metadata of one GPU process of the tree; @is_root: the root's are the top-level
- * metadata.
+ * Reads the metadata of one GPU process of the tree, except the digests; @is_root: the root's are
+ * the top-level metadata.
  */
 static int read_member(struct gcr_restore *restore, struct gcr_restore_member *member,
 		       const struct gcr_tree_process *described, bool is_root,
 		       struct gcr_error *error)
 {
-	const struct gcr_manifest *manifest = restore->manifest;
 	char path[64];
 	int result = 0;
 
@@ -148,14 +148,7 @@ static int read_member(struct gcr_restore *restore, struct gcr_restore_member *m
 			result = gcr_error_set(error, EIO, "its manifest is another process's");
 		if (result < 0)
 			gcr_error_prefix(error, "%s", path);
-		manifest = member->manifest;
 	}
-	if (!result)
-		result = check_owner(member->root_fd, GCR_DIGESTS_NAME, GCR_DIGESTS_NAME, error);
-	if (!result)
-		result = gcr_digests_read(member->root_fd, manifest->generation,
-					  gcr_manifest_digests_count(manifest), &manifest->digests,
-					  &member->digests, error);
 	return result;
 }
 
@@ -178,6 +171,26 @@ static int map_error(int result, struct gcr_error *error)
 	default:
 		return result;
 	}
+}
+
+/* Only once check_vram() has found that there can be so many digests: they are in memory. */
+static int read_digests(struct gcr_restore *restore, struct gcr_error *error)
+{
+	int result = 0;
+
+	for (size_t i = 0; i < restore->members_count && !result; i++) {
+		struct gcr_restore_member *member = &restore->members[i];
+		const struct gcr_manifest *manifest = gcr_restore_manifest_of(restore, member);
+
+		result = check_owner(member->root_fd, GCR_DIGESTS_NAME, GCR_DIGESTS_NAME, error);
+		if (!result)
+			result = map_error(gcr_digests_read(member->root_fd, manifest->generation,
+							    gcr_manifest_digests_count(manifest),
+							    &manifest->digests, &member->digests,
+							    error),
+					   error);
+	}
+	return result;
 }
 
 /*
@@ -516,9 +529,16 @@ static int check_pids(struct gcr_restore *restore, struct gcr_error *error)
 	return result;
 }
 
-/* Checks that the files exist with their sizes; the thaw verifies their contents. */
+/*
+ * Checks that the files exist with their sizes, and that this machine has so much memory: the files
+ * may have holes. The thaw verifies their contents.
+ */
 static int check_vram(struct gcr_restore *restore, struct gcr_error *error)
 {
+	uint64_t most =
+		gcr_gpus_bound(restore->job.daemon->gpus, UINT64_MAX / 2) + gcr_host_bytes();
+	uint64_t bytes = 0;
+
 	for (size_t i = 0; i < restore->members_count; i++) {
 		const struct gcr_manifest *manifest = restore->members[i].manifest;
 		_cleanup_close_ int fd = gcr_beneath_open(
@@ -538,6 +558,11 @@ static int check_vram(struct gcr_restore *restore, struct gcr_error *error)
 				return gcr_error_set(error, EIO,
 						     "vram/%s has %" PRIu64 " bytes, not %" PRIu64,
 						     name, (uint64_t)stat.st_size, extent->bytes);
+			if (__builtin_add_overflow(bytes, extent->bytes, &bytes) || bytes > most)
+				return gcr_error_set(error, EOPNOTSUPP,
+						     "its VRAM is more than the %" PRIu64
+						     " MiB of this host and all its GPUs",
+						     most >> 20);
 		}
 	}
 	return 0;
@@ -554,6 +579,8 @@ int gcr_restore_check(struct gcr_restore *restore, struct gcr_error *error)
 		result = gcr_restore_check_vendors(restore, error);
 	if (!result)
 		result = check_vram(restore, error);
+	if (!result)
+		result = read_digests(restore, error);
 	if (!result && !is_alone)
 		result = check_host(restore, error);
 	if (!result)

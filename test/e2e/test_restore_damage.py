@@ -14,7 +14,9 @@ import harness
 import restore
 import vendor
 import vmm
-from harness import BUILD, check, equal, same_for_both, wait_for
+from harness import (BUILD, MIB, Skip, check, equal, is_root, needs_cuda, read_file, same_for_both,
+                     wait_for)
+from pieces import Pieces
 
 
 RESTORE = [] if vendor.HIP else [('cuCheckpointProcessRestore', 'CUDA_ERROR_UNKNOWN')]
@@ -123,6 +125,50 @@ def test_vram():
         with open(place.path(files[1]), 'ab') as file:
             file.write(last)
         place.thaws()
+
+
+def test_many_digests():
+    """Digests of more memory than there is are not read: files with holes cost next to nothing."""
+    needs_cuda('digests are of this engine')
+    if not is_root():
+        raise Skip('needs root')
+    claimed = 1 << 44
+    with vmm.machine() as machine:
+        program = Pieces(machine, f'0:{2 * MIB}')
+        name = program.name(0)
+        machine.must(program.pid, 'freeze')
+        with open(program.path('manifest'), encoding='utf-8') as file:
+            manifest = file.read()
+        with open(program.path('digests'), 'rb') as file:
+            digests = file.read()
+        machine.must(program.pid, 'thaw')
+        header = len(digests) - 16 * (2 * MIB // 65536)
+        length = header + 16 * (claimed // 65536)
+        manifest = manifest.replace(f'"bytes": {2 * MIB}', f'"bytes": {claimed}')
+        manifest = manifest.replace(f'"bytes": {len(digests)}', f'"bytes": {length}')
+        os.mkdir(machine.path('elsewhere'))
+        sealed = f'{machine.directory}/sealed'
+        with open(sealed, 'w', encoding='utf-8') as file:
+            file.write(manifest)
+        subprocess.run([f'{BUILD}/test/unit/tools/make_snapshot', '--seal', sealed], check=True)
+        shutil.copyfile(sealed, machine.path('elsewhere', 'snapshot', 'manifest'))
+        with open(machine.path('elsewhere', 'snapshot', 'digests'), 'wb') as file:
+            file.write(digests[:header])
+            file.truncate(length)
+
+        def refused(result, words):
+            equal(machine.write('elsewhere', f'thaw pid={program.pid}'), result)
+            check(words in machine.error('elsewhere'), machine.error('elsewhere'))
+            peak = re.search(r'VmHWM:\s*(\d+) kB', read_file(f'/proc/{machine.daemon.pid}/status'))
+            check(int(peak.group(1)) < 1 << 20, peak.group())
+
+        refused('EIO', 'is not there')
+        vram = machine.path('elsewhere', 'snapshot', 'vram')
+        os.mkdir(vram)
+        with open(f'{vram}/{name}', 'wb') as file:
+            file.truncate(claimed)
+        refused('EOPNOTSUPP', 'is more than')
+        program.check()
 
 
 def test_unverified():
