@@ -365,7 +365,7 @@ static void test_move_of_many(void)
 	start();
 	many = make_directory(GCR_SUBTREE_ROOT, "many");
 	other = make_directory(GCR_SUBTREE_ROOT, "elsewhere");
-	for (int i = 0; i < 4096; i++) {
+	for (int i = 0; i < 80; i++) {
 		snprintf(name, sizeof(name), "many/%d", i);
 		CHECK(!mkdirat(subtree->root_fd, name, 0700));
 	}
@@ -373,12 +373,20 @@ static void test_move_of_many(void)
 	CHECK(gcr_subtree_rename(subtree, other, "many", GCR_SUBTREE_ROOT, "many",
 				 RENAME_EXCHANGE) == -EXDEV);
 	CHECK(!gcr_subtree_rename(subtree, GCR_SUBTREE_ROOT, "many", GCR_SUBTREE_ROOT, "more", 0));
-	for (int i = 1024; i < 4096; i++) {
+	for (int i = 50; i < 80; i++) {
 		snprintf(name, sizeof(name), "more/%d", i);
 		CHECK(!unlinkat(subtree->root_fd, name, AT_REMOVEDIR));
 	}
 	CHECK(!gcr_subtree_rename(subtree, GCR_SUBTREE_ROOT, "more", other, "many", 0));
 	CHECK(look_up(other, "many") == many);
+	for (int i = 0; i < 1100; i++) {
+		int fd;
+
+		snprintf(name, sizeof(name), "elsewhere/many/0/%d", i);
+		fd = openat(subtree->root_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+		CHECK(fd >= 0 && !close(fd));
+	}
+	CHECK(gcr_subtree_rename(subtree, other, "many", GCR_SUBTREE_ROOT, "many", 0) == -EXDEV);
 	gcr_subtree_unref(TAKE_PTR(subtree));
 }
 
