@@ -314,10 +314,13 @@ ls "":-q
 END
 cp "$GPUCR_MOUNT/status" "$work/status"
 echo 'data nobody - dumped 0 0' >>"$GPUCR_MOUNT/status"
-expected='data ./data'
-check 'completion of a place called data' "$expected" "$(complete thaw da) $(complete thaw ./)"
-expected='data'
-check 'completion of a place called data, no word' "$expected" "$(complete drop da)"
+while IFS=: read -r words expected; do
+    check "completion of $words with a place called data" "$expected" "$(eval complete "$words")"
+done <<'END'
+thaw da:data
+thaw ./:./data
+drop da:data
+END
 cp "$work/status" "$GPUCR_MOUNT/status"
 
 env GPUCR_MOUNT="$work/none" "$gpucr" freeze 1 >"$work/out" 2>"$work/err"
