@@ -23,10 +23,10 @@
 #define RESERVE_SHARE	 4
 #define RESERVE_MOST	 8192
 #define NAME_BYTES	 16 /* of a user's name */
-/* Shortest time between two counts of the descriptors, and as a multiple of what a count takes. */
+/* Shortest time between two counts of the descriptors, and the same in times that a count takes. */
 #define COUNT_USEC	 1000
 #define COUNT_TIMES	 10
-/* The time within which a descriptor is opened that was promised. */
+/* A descriptor is opened within this time after it has been promised. */
 #define OPEN_USEC	 (GCR_USEC_PER_SEC / 100)
 
 const struct gcr_quota_kind_words gcr_quota_kinds[GCR_QUOTA_KINDS_COUNT] = {

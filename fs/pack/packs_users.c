@@ -46,13 +46,13 @@ int gcr_packs_users_create(int store_fd, const struct gcr_packs_account *account
 	return 0;
 }
 
-/* Removes the user's directory, unless it has segments. */
-static void remove_directory(const struct gcr_packs_users *users, const struct user *user)
+/* Removes the user's directory. False: it has segments, or another error. */
+static bool remove_directory(const struct gcr_packs_users *users, const struct user *user)
 {
 	char name[sizeof(GCR_PACKS_NAME "/") + 10];
 
 	snprintf(name, sizeof(name), GCR_PACKS_NAME "/%u", gcr_packs_uid(user->packs));
-	unlinkat(users->store_fd, name, AT_REMOVEDIR);
+	return !unlinkat(users->store_fd, name, AT_REMOVEDIR) || errno == ENOENT;
 }
 
 void gcr_packs_users_destroy(struct gcr_packs_users *users)
@@ -87,7 +87,8 @@ static bool is_unused_locked(const struct user *user)
 /*
  * Takes unused packs out of the list: @packs, which may be freed already, or all of them if NULL.
  * Returns them as a list. Their directories are removed with the lock held: the same user may get a
- * new one right after it. Lock: users.
+ * new one right after it. Packs whose directory stays are kept: files in it, opened again, would be
+ * taken for those of an earlier daemon. Lock: users.
  */
 static struct user *take_unused_locked(struct gcr_packs_users *users, const struct gcr_packs *packs)
 {
@@ -97,11 +98,11 @@ static struct user *take_unused_locked(struct gcr_packs_users *users, const stru
 	while (*link) {
 		struct user *user = *link;
 
-		if ((packs && user->packs != packs) || !is_unused_locked(user)) {
+		if ((packs && user->packs != packs) || !is_unused_locked(user) ||
+		    !remove_directory(users, user)) {
 			link = &user->next;
 			continue;
 		}
-		remove_directory(users, user);
 		*link = user->next;
 		user->next = unused;
 		unused = user;
