@@ -73,6 +73,9 @@ int gcr_proc_parse_stat(const char *text, size_t bytes, struct gcr_proc_stat *re
 	}
 	if (sscanf(field, "%" SCNu64, &stat.start_ticks) != 1)
 		return -EPROTO;
+	if (sscanf(field, "%*u %*u %*d %*u %" SCNu64 " %*u %" SCNu64, &stat.program.start_code,
+		   &stat.program.start_stack) != 2)
+		stat.program = (struct gcr_proc_program){0};
 	*ret_stat = stat;
 	return 0;
 }
@@ -288,6 +291,23 @@ pid_t gcr_proc_living_thread(pid_t pid)
 	pid_t tid = pid > 0 ? find_living_thread(pid) : 0;
 
 	return tid < 0 ? 0 : tid;
+}
+
+int gcr_proc_program(pid_t pid, struct gcr_proc_program *ret_program)
+{
+	struct gcr_proc_stat stat;
+	int r = gcr_proc_stat(pid, &stat);
+	pid_t tid;
+
+	/* 0: the main thread has no memory. Without permission there is at least a 1. */
+	if (r == 0 && !stat.program.start_code) {
+		tid = gcr_proc_living_thread(pid);
+		r = tid > 0 ? gcr_proc_stat(tid, &stat) : -ESRCH;
+	}
+	if (r < 0 || !stat.program.start_code)
+		return -ESRCH;
+	*ret_program = stat.program;
+	return 0;
 }
 
 /*

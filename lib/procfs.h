@@ -13,16 +13,41 @@
 #define GCR_COMM_BYTES	64 /* a task's name (16 in the kernel, 64 with workers' descriptions) */
 #define GCR_NS_PIDS_MAX 32 /* levels of pid namespaces (MAX_PID_NS_LEVEL) */
 
+/*
+ * Which program a process has, told by addresses that the kernel chooses anew in each execve(2):
+ * fields 26 and 28 of /proc/PID/stat. They are equal after an execve(2) only if address space
+ * randomization is off (personality(2)), which it never is for a program with more rights than its
+ * caller. Where we may not read them they are always the same.
+ */
+struct gcr_proc_program {
+	uint64_t start_code;
+	uint64_t start_stack; /* 0: unknown, or the thread has no memory any more */
+};
+
+static inline bool gcr_proc_program_is(const struct gcr_proc_program *program,
+				       const struct gcr_proc_program *other)
+{
+	return program->start_code == other->start_code &&
+	       program->start_stack == other->start_stack;
+}
+
 struct gcr_proc_stat {
 	char comm[GCR_COMM_BYTES]; /* unchanged, may hold any byte but NUL */
 	char state;		   /* R S D T t Z X I */
 	pid_t parent;
 	bool is_exiting;      /* PF_EXITING: about to end, soon or already a zombie */
 	uint64_t start_ticks; /* since boot, in clock ticks: field 22 of /proc/PID/stat */
+	struct gcr_proc_program program;
 };
 
 /* -ESRCH: no such process (or task). Of a process, these are the facts of its main thread. */
 int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat);
+
+/*
+ * The program of a process, also if its main thread has ended. -ESRCH: there is no such process, or
+ * no thread of it was found that has its memory.
+ */
+int gcr_proc_program(pid_t pid, struct gcr_proc_program *ret_program);
 
 /*
  * The number of threads of a process that the functions below examine at most, to find one that is

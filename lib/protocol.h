@@ -172,6 +172,9 @@ struct gcr_control_request {
 struct gcr_halt_request {
 	int32_t pid;
 	uint32_t limit_ms; /* if the daemon has died, the halt ends after this time */
+	/* struct gcr_proc_program of lib/procfs.h: no other program of the process is stopped. */
+	uint64_t start_code;
+	uint64_t start_stack;
 };
 
 struct gcr_reserve_request {

@@ -5,10 +5,8 @@ import contextlib
 import fcntl
 import mmap
 import os
-import shutil
 import socket
 import struct
-import sys
 import threading
 
 import harness
@@ -43,20 +41,8 @@ PAGE_IMPORTED_BYTES = 264
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 PAGE_VMM = 5 if vendor.HIP else 1  # with whose it is
 
-# The one that runs this test may be in a directory which other users cannot enter.
-PYTHON = shutil.which('python3', path='/usr/bin:/bin') or sys.executable
-
-# A connection is its who has called connect(2): the program, before it is one.
-CONNECTING = '''
-import os, socket, sys
-place, numbers, program = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
-for number in numbers:
-    link = socket.socket(fileno=int(number))
-    link.connect(place)
-    link.set_inheritable(False)
-    link.detach()
-os.execv(program[0], program)
-'''
+# A connection is its who has called connect(2): this module, in the program.
+CONNECTING = f'{vendor.BUILD}/test/libconnecting.so'
 
 
 def sealed_file(content=b''):
@@ -73,7 +59,7 @@ class Library:
     function of (library, sequence) for a request, called once; it answers, or does not.
     """
 
-    def __init__(self, machine, connections=3, **options):
+    def __init__(self, machine, connections=3, env=None, **options):
         self.phase = RUNNING
         self.generation = b''
         self.on = {}
@@ -83,11 +69,12 @@ class Library:
                       for _ in range(connections)]
         self.link = None
         numbers = [link.fileno() for link in self.links]
+        places = [f'{machine.runtime}/socket', *map(str, numbers)]
         self.demo = machine.demo(
             '--bytes', '1M', '--buffers', 1, '--tick', 5, pass_fds=numbers, **options,
-            env={'LD_LIBRARY_PATH': vendor.LIBRARIES},
-            command=[PYTHON, '-c', CONNECTING, f'{machine.runtime}/socket',
-                     ','.join(map(str, numbers)), *vendor.DEMO]).wait_ready()
+            env={'LD_LIBRARY_PATH': vendor.LIBRARIES, 'LD_PRELOAD': CONNECTING,
+                 'GPUCR_TEST_CONNECT': ':'.join(places), **(env or {})},
+            command=vendor.DEMO).wait_ready()
         self.pid = self.demo.pid
         self.page = os.memfd_create('page', os.MFD_ALLOW_SEALING)
         os.ftruncate(self.page, PAGE_BYTES)

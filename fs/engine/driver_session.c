@@ -17,6 +17,7 @@
 #include "fs/process/scan.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 #include "lib/procfs.h"
 
 /*
@@ -52,6 +53,7 @@ void gcr_driver_session_init(struct gcr_driver_session *driver, struct gcr_task 
 					      .daemon = task->process->daemon,
 					      .vendor = task->process->vendor,
 					      .engine = engine};
+	driver->has_program = gcr_proc_program(task->process->pid, &driver->program) == 0;
 }
 
 void gcr_driver_session_set_phase(struct gcr_driver_session *driver, const char *phase)
@@ -163,6 +165,17 @@ static bool has_other_program(struct gcr_process *process)
 	       !gcr_proc_status(process->pid, &status) && status.has_memory;
 }
 
+bool gcr_driver_sees_other_program(struct gcr_driver_session *driver)
+{
+	struct gcr_proc_program program;
+
+	driver->is_replaced |= driver->has_program &&
+			       !gcr_proc_program(driver->process->pid, &program) &&
+			       !gcr_proc_program_is(&program, &driver->program);
+	driver->is_ending |= driver->is_replaced;
+	return driver->is_replaced;
+}
+
 /*
  * Has the driver lost its state of a process that still exists? Then the process has deinitialised,
  * or has another program.
@@ -185,7 +198,7 @@ static bool has_lost_state(struct gcr_driver_session *driver, const struct gcr_r
 		    (driver->task->from == GCR_STATE_RUNNING && *process->generation);
 	pthread_mutex_unlock(&process->lock);
 	if (!had_state)
-		driver->is_replaced = has_other_program(process);
+		driver->is_replaced |= has_other_program(process);
 	driver->is_ending |= had_state || driver->is_replaced;
 	return had_state || driver->is_replaced;
 }
@@ -193,7 +206,7 @@ static bool has_lost_state(struct gcr_driver_session *driver, const struct gcr_r
 bool gcr_driver_sees_end(struct gcr_driver_session *driver)
 {
 	driver->is_ending |= gcr_library_is_ending(driver->process);
-	return driver->is_ending;
+	return gcr_driver_sees_other_program(driver) || driver->is_ending;
 }
 
 static int say_ending(struct gcr_driver_session *driver, struct gcr_error *error)
@@ -253,6 +266,10 @@ bool gcr_driver_let_go(struct gcr_driver_session *driver, int result, enum gcr_s
 	if (result != -ESRCH || !gcr_driver_sees_end(driver))
 		return false;
 	gcr_driver_remove_record(driver);
+	if (driver->is_replaced) {
+		GCR_LOCK_SCOPE(&driver->process->lock);
+		gcr_process_forget_program_locked(driver->process);
+	}
 	*ret_state = GCR_STATE_RUNNING;
 	return true;
 }
@@ -279,8 +296,9 @@ void gcr_driver_check_answer(struct gcr_driver_session *driver)
 		gcr_driver_check_deadline(driver);
 }
 
-int gcr_driver_call(struct gcr_driver_session *driver, uint16_t type, uint32_t timeout_ms,
-		    struct gcr_result *ret, struct gcr_error *error)
+/* Makes one call to the driver, as gcr_driver_call(). */
+static int call(struct gcr_driver_session *driver, uint16_t type, uint32_t timeout_ms,
+		struct gcr_result *ret, struct gcr_error *error)
 {
 	struct gcr_control_request request = {.pid = driver->process->pid,
 					      .timeout_ms = timeout_ms};
@@ -334,6 +352,33 @@ int gcr_driver_call(struct gcr_driver_session *driver, uint16_t type, uint32_t t
 	else
 		gcr_error_set(error, EIO, "the control helper died in the middle of the call");
 	return result;
+}
+
+/*
+ * Locks the process. The driver knows only the pid, so the program is checked once more afterwards:
+ * if it is the same, the lock is its own, and no other program of the process inherits the lock.
+ * Another program is unlocked at once.
+ */
+static int lock(struct gcr_driver_session *driver, uint32_t timeout_ms, struct gcr_result *ret,
+		struct gcr_error *error)
+{
+	struct gcr_result unlocked;
+	int result;
+
+	if (gcr_driver_sees_other_program(driver))
+		return say_ending(driver, error);
+	result = call(driver, GCR_MESSAGE_LOCK, timeout_ms, ret, error);
+	if (result < 0 || ret->error || !gcr_driver_sees_other_program(driver))
+		return result;
+	result = call(driver, GCR_MESSAGE_UNLOCK, 0, &unlocked, error);
+	return result < 0 ? result : say_ending(driver, error);
+}
+
+int gcr_driver_call(struct gcr_driver_session *driver, uint16_t type, uint32_t timeout_ms,
+		    struct gcr_result *ret, struct gcr_error *error)
+{
+	return type == GCR_MESSAGE_LOCK ? lock(driver, timeout_ms, ret, error)
+					: call(driver, type, timeout_ms, ret, error);
 }
 
 int gcr_driver_ask_state(struct gcr_driver_session *driver, enum gcr_control_state *ret_state,

@@ -16,6 +16,7 @@
 #include "fs/helper/helper.h"
 #include "fs/store/record.h"
 #include "fs/verb/task.h"
+#include "lib/procfs.h"
 
 /* How long a driver session waits for a helper's hello, or for an answer that needs no GPU. */
 #define GCR_DRIVER_HELPER_WAIT_USEC (20 * GCR_USEC_PER_SEC)
@@ -28,8 +29,10 @@ struct gcr_driver_session {
 	struct gcr_task *task;
 	struct gcr_process *process;
 	struct gcr_daemon *daemon;
-	struct gcr_vendor *vendor; /* of the process, for the session's lifetime */
-	const char *engine;	   /* the engine's name, for records */
+	struct gcr_vendor *vendor;	 /* of the process, for the session's lifetime */
+	const char *engine;		 /* the engine's name, for records */
+	struct gcr_proc_program program; /* of the process, when the session began */
+	bool has_program;		 /* `program` is known */
 	struct gcr_helper *helper;
 	struct gcr_record record;
 	struct gcr_gpu_pair pairs[GCR_GPUS_MAX];
@@ -95,8 +98,16 @@ void gcr_driver_session_set_phase(struct gcr_driver_session *driver, const char 
 bool gcr_driver_session_must_leave(struct gcr_driver_session *driver);
 
 /*
+ * Has the process got another program (execve(2)) since the session began? That program may have
+ * other rights: it must not be locked, and its library not be asked for what the earlier program
+ * has had.
+ */
+bool gcr_driver_sees_other_program(struct gcr_driver_session *driver);
+
+/*
  * Is the program ending, so that there is nothing to take from it or to give back? True if the
- * driver has deinitialised in the program, or if its preload library says so.
+ * driver has deinitialised in the program, if its preload library says so, or if the process has
+ * another program.
  */
 bool gcr_driver_sees_end(struct gcr_driver_session *driver);
 

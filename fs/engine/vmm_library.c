@@ -133,6 +133,14 @@ int gcr_vmm_connect(struct gcr_vmm *vmm, int64_t timeout_usec, struct gcr_error 
 		result = gcr_library_take(vmm->driver.process,
 					  left_usec < SLICE_USEC ? left_usec : SLICE_USEC,
 					  &vmm->library, error);
+		/* The library of another program has nothing to do with this verb. */
+		if (gcr_driver_sees_other_program(&vmm->driver)) {
+			disconnect(vmm);
+			result = gcr_error_set(error, ESRCH,
+					       "process %d has replaced its program by execve(2)",
+					       (int)vmm->driver.process->pid);
+			break;
+		}
 		if ((result != -EBUSY && result != -ENOTCONN) || gcr_clock_usec() >= until_usec)
 			break;
 		keep_no_one(vmm);
@@ -586,7 +594,8 @@ static int begin_halt(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	const struct gcr_process *process = vmm->driver.process;
 	int result = gcr_halt_begin(vmm->driver.vendor->helpers, process->pid, process->pidfd,
-				    gcr_library_page_fd(vmm->library), ORPHAN_USEC + halt_usec(vmm),
+				    gcr_library_page_fd(vmm->library),
+				    gcr_library_program(vmm->library), ORPHAN_USEC + halt_usec(vmm),
 				    &vmm->halt, error);
 
 	if (result < 0)

@@ -82,6 +82,7 @@ static void outlive_daemon(struct gcr_stop *stop, int page, int daemon, int64_t 
 int main(void)
 {
 	struct gcr_halt_request request;
+	struct gcr_proc_program program;
 	struct gcr_stop *stop = NULL;
 	struct gcr_error error = {0};
 	struct gcr_page_facts facts;
@@ -100,13 +101,14 @@ int main(void)
 		return 2;
 	}
 	gcr_message_payload(&message, &request, sizeof(request));
+	program = (struct gcr_proc_program){request.start_code, request.start_stack};
 	daemon = message.fds[0];
 	page = message.fds[1];
 	r = gcr_page_read(page, &facts);
 	if (r < 0)
 		r = gcr_error_set(&error, -r, "its preload library's page cannot be read");
 	else
-		r = gcr_stop_begin(request.pid, message.fds[2], &stop, &error);
+		r = gcr_stop_begin(request.pid, message.fds[2], &program, &stop, &error);
 	answer(r, &error);
 	if (r < 0)
 		return 1;

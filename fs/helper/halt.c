@@ -17,12 +17,14 @@ struct gcr_halt {
 	struct gcr_helper *helper;
 };
 
-static int ask(struct gcr_halt *halt, pid_t pid, int pidfd, int page_fd, int64_t limit_usec,
-	       struct gcr_error *error)
+static int ask(struct gcr_halt *halt, pid_t pid, int pidfd, int page_fd,
+	       const struct gcr_proc_program *program, int64_t limit_usec, struct gcr_error *error)
 {
 	struct gcr_halt_request request = {
 		.pid = pid,
 		.limit_ms = (uint32_t)(limit_usec / GCR_USEC_PER_MSEC),
+		.start_code = program->start_code,
+		.start_stack = program->start_stack,
 	};
 	_cleanup_close_ int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	const int fds[] = {self, page_fd, pidfd};
@@ -34,7 +36,8 @@ static int ask(struct gcr_halt *halt, pid_t pid, int pidfd, int page_fd, int64_t
 }
 
 int gcr_halt_begin(struct gcr_helpers *helpers, pid_t pid, int pidfd, int page_fd,
-		   int64_t limit_usec, struct gcr_halt **ret_halt, struct gcr_error *error)
+		   const struct gcr_proc_program *program, int64_t limit_usec,
+		   struct gcr_halt **ret_halt, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_halt *halt = calloc(1, sizeof(*halt));
 	int r;
@@ -44,7 +47,7 @@ int gcr_halt_begin(struct gcr_helpers *helpers, pid_t pid, int pidfd, int page_f
 	r = gcr_helpers_take_halt(helpers, &halt->helper, error);
 	if (r < 0)
 		return r;
-	r = ask(halt, pid, pidfd, page_fd, limit_usec, error);
+	r = ask(halt, pid, pidfd, page_fd, program, limit_usec, error);
 	if (r < 0) {
 		gcr_helper_put(halt->helper);
 		return r;

@@ -13,17 +13,20 @@
 
 #include "fs/helper/helper.h"
 #include "lib/error.h"
+#include "lib/procfs.h"
 
 struct gcr_halt;
 
 /*
  * Starts stopping the threads; gcr_halt_wait() waits until they are stopped. @pidfd: the process's,
- * @page_fd: its library's page; both stay the caller's. If the daemon dies, the threads run again
- * after @limit_usec at the latest. Errors, with a message: -EIO the helper does not start, or has
- * died; -ENOMEM.
+ * @page_fd: its library's page; both stay the caller's. @program: that of the library; if the
+ * process gets another one by execve(2), no thread of it stays stopped. If the daemon dies, the
+ * threads run again after @limit_usec at the latest. Errors, with a message: -EIO the helper does
+ * not start, or has died; -ENOMEM.
  */
 int gcr_halt_begin(struct gcr_helpers *helpers, pid_t pid, int pidfd, int page_fd,
-		   int64_t limit_usec, struct gcr_halt **ret_halt, struct gcr_error *error);
+		   const struct gcr_proc_program *program, int64_t limit_usec,
+		   struct gcr_halt **ret_halt, struct gcr_error *error);
 
 /*
  * Waits until all threads are stopped. -ETIMEDOUT and -EINTR (@wake_fd readable): call again, or

@@ -45,6 +45,7 @@ int gcr_peer_identify(int fd, struct gcr_peer *ret_peer)
 {
 	_cleanup_close_ int pidfd = -1;
 	socklen_t size = sizeof(struct ucred);
+	struct gcr_proc_program program = {0};
 	struct gcr_proc_stat stat;
 	struct ucred credentials;
 
@@ -56,12 +57,14 @@ int gcr_peer_identify(int fd, struct gcr_peer *ret_peer)
 	if (pidfd < 0)
 		return pidfd;
 	/* The process still exists after its start time was read: so the start time is its own. */
+	gcr_proc_program(credentials.pid, &program);
 	if (gcr_proc_stat(credentials.pid, &stat) < 0 || has_ended(pidfd))
 		return -ESRCH;
 	*ret_peer = (struct gcr_peer){
 		.pid = credentials.pid,
 		.uid = credentials.uid,
 		.start_ticks = stat.start_ticks,
+		.program = program,
 		.pidfd = TAKE_FD(pidfd),
 	};
 	return 0;
@@ -74,11 +77,15 @@ bool gcr_peer_is_alive(const struct gcr_peer *peer)
 
 int gcr_peer_check(const struct gcr_peer *peer)
 {
+	struct gcr_proc_program program;
 	struct gcr_proc_status status;
-	int r = gcr_proc_status(peer->pid, &status);
 
-	if (r < 0 || has_ended(peer->pidfd))
+	/* The program last: if it is the same, the rights were its own. */
+	if (gcr_proc_status(peer->pid, &status) < 0 || gcr_proc_program(peer->pid, &program) < 0 ||
+	    has_ended(peer->pidfd))
 		return -ESRCH;
+	if (!gcr_proc_program_is(&program, &peer->program))
+		return -EACCES;
 	return !peer->uid || peer->uid == status.effective_uid ? 0 : -EPERM;
 }
 

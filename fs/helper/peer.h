@@ -12,10 +12,13 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "lib/procfs.h"
+
 struct gcr_peer {
 	pid_t pid;
-	uid_t uid;	      /* effective user at the time of connect(2) */
-	uint64_t start_ticks; /* field 22 of /proc/PID/stat */
+	uid_t uid;			 /* effective user at the time of connect(2) */
+	uint64_t start_ticks;		 /* field 22 of /proc/PID/stat */
+	struct gcr_proc_program program; /* when the connection was accepted; 0: unknown */
 	int pidfd;
 };
 
@@ -36,9 +39,10 @@ bool gcr_peer_is_alive(const struct gcr_peer *peer);
 
 /*
  * May the connection still speak for the process? 0; -ESRCH the process has ended, or its status
- * cannot be read; -EPERM the process has got another user's rights since it connected (a
- * set-user-ID program), which must not extend to its old connections, since other processes may
- * share them. A process that connected as root may have dropped its rights.
+ * cannot be read; -EPERM the process has got another user's rights since it connected; -EACCES it
+ * has got another program (execve(2)). Neither the rights nor the program must extend to its old
+ * connections, since other processes may share them. A process that connected as root may have
+ * dropped its rights.
  */
 int gcr_peer_check(const struct gcr_peer *peer);
 

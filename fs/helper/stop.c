@@ -54,6 +54,7 @@ struct tracee {
 struct gcr_stop {
 	pid_t pid;
 	int pidfd; /* the caller's, not used once the stop is done */
+	struct gcr_proc_program program;
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -191,7 +192,27 @@ static int seize(struct gcr_stop *stop, pid_t tid, struct gcr_error *error)
 	return 0;
 }
 
-/* Seizes all threads that are not known yet; *ret_found is their number. */
+/*
+ * Checks that the process has still the same program: an execve(2) can have given it one with other
+ * rights. -ESRCH.
+ */
+static int check_program(const struct gcr_stop *stop, struct gcr_error *error)
+{
+	struct gcr_proc_program program;
+
+	if (gcr_proc_program(stop->pid, &program) < 0)
+		return gcr_error_set(error, ESRCH, "process %d has ended", (int)stop->pid);
+	if (!gcr_proc_program_is(&program, &stop->program))
+		return gcr_error_set(error, ESRCH,
+				     "process %d has replaced its program by execve(2)",
+				     (int)stop->pid);
+	return 0;
+}
+
+/*
+ * Seizes all threads that are not known yet; *ret_found is their number. If that is 0, the threads
+ * known before are those of the right program: they were stopped when the program was checked.
+ */
 static int seize_new(struct gcr_stop *stop, size_t *ret_found, struct gcr_error *error)
 {
 	_cleanup_closedir_ DIR *directory = NULL;
@@ -199,8 +220,10 @@ static int seize_new(struct gcr_stop *stop, size_t *ret_found, struct gcr_error 
 	char path[64];
 	size_t before = stop->count;
 	struct gcr_proc_stat program;
-	int result = 0;
+	int result = check_program(stop, error);
 
+	if (result < 0)
+		return result;
 	if (gcr_proc_stat(stop->pid, &program) < 0)
 		return gcr_error_set(error, ESRCH, "process %d has ended", (int)stop->pid);
 	snprintf(path, sizeof(path), "/proc/%d/task", (int)stop->pid);
@@ -432,7 +455,8 @@ static void wait_done(struct gcr_stop *stop)
 	}
 }
 
-int gcr_stop_begin(pid_t pid, int pidfd, struct gcr_stop **ret_stop, struct gcr_error *error)
+int gcr_stop_begin(pid_t pid, int pidfd, const struct gcr_proc_program *program,
+		   struct gcr_stop **ret_stop, struct gcr_error *error)
 {
 	_cleanup_(destroy_cleanup) struct gcr_stop *stop = calloc(1, sizeof(*stop));
 	int result;
@@ -441,6 +465,7 @@ int gcr_stop_begin(pid_t pid, int pidfd, struct gcr_stop **ret_stop, struct gcr_
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	stop->pid = pid;
 	stop->pidfd = pidfd;
+	stop->program = *program;
 	pthread_mutex_init(&stop->lock, NULL);
 	pthread_cond_init(&stop->changed, NULL);
 	sem_init(&stop->release, 0, 0);

@@ -16,6 +16,7 @@
 #include <sys/types.h>
 
 #include "lib/error.h"
+#include "lib/procfs.h"
 
 /* The helper program that does this for the daemon (fs/helper/halt.h). */
 #define GCR_STOP_PROGRAM "gpucr-halt"
@@ -24,11 +25,13 @@ struct gcr_stop;
 
 /*
  * Stops all threads of @pid, the process of @pidfd, which the caller keeps open until this returns:
- * no thread of a process that was given the same pid is stopped. -EPERM: no privilege, and nothing
- * was done. -EOPNOTSUPP, -EBUSY (a thread that does not stop), -ESRCH, -ENOMEM, with a message: all
- * threads run again.
+ * no thread of a process that was given the same pid is stopped. If the process has another program
+ * than @program, or gets one, its threads run again at once: -ESRCH. -EPERM: no privilege, and
+ * nothing was done. -EOPNOTSUPP, -EBUSY (a thread that does not stop), -ESRCH, -ENOMEM, with a
+ * message: all threads run again.
  */
-int gcr_stop_begin(pid_t pid, int pidfd, struct gcr_stop **ret_stop, struct gcr_error *error);
+int gcr_stop_begin(pid_t pid, int pidfd, const struct gcr_proc_program *program,
+		   struct gcr_stop **ret_stop, struct gcr_error *error);
 
 /* Have all threads that were stopped ended? Then the program has been killed. */
 bool gcr_stop_is_over(struct gcr_stop *stop);

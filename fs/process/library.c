@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "fs/base/loop.h"
@@ -39,6 +40,7 @@ struct gcr_library {
 	int fd;
 	uint32_t number;
 	int page_fd;
+	struct gcr_proc_program program;
 	char generation[40];
 
 	pthread_mutex_t facts_lock;  /* a leaf */
@@ -87,7 +89,17 @@ static void copy_generation(char to[40], const char from[40])
 		to[0] = '\0';
 }
 
+/* Notes the program of a library that registers now. Lock: process. */
+static void note_program_locked(struct gcr_process *process, const struct gcr_proc_program *program)
+{
+	if (process->program.start_code && !gcr_proc_program_is(&process->program, program) &&
+	    process->state == GCR_STATE_RUNNING && !process->snapshot)
+		gcr_process_forget_program_locked(process);
+	process->program = *program;
+}
+
 int gcr_library_create(struct gcr_process *process, int fd, uint32_t number,
+		       const struct gcr_proc_program *program,
 		       const struct gcr_register *registration, int page_fd,
 		       const struct gcr_page_facts *facts, struct gcr_library **ret_library)
 {
@@ -105,9 +117,11 @@ int gcr_library_create(struct gcr_process *process, int fd, uint32_t number,
 	library->fd = fd;
 	library->page_fd = TAKE_FD(page);
 	library->number = number;
+	library->program = *program;
 	library->facts = *facts;
 	copy_generation(library->generation, registration->generation);
 	pthread_mutex_lock(&process->lock);
+	note_program_locked(process, program);
 	before = process->library;
 	process->library = library;
 	pthread_mutex_unlock(&process->lock);
@@ -151,6 +165,22 @@ int gcr_library_look(struct gcr_library *library, struct gcr_message *message)
 	return result;
 }
 
+/*
+ * Has the process got another program since it connected? Another process can share the connection
+ * and keep it open: it must not speak for that program, which may have other rights. So the
+ * connection is ended, and the loop drops it.
+ */
+static bool is_of_other_program(struct gcr_library *library)
+{
+	struct gcr_proc_program program;
+
+	if (gcr_proc_program(library->process->pid, &program) < 0 ||
+	    gcr_proc_program_is(&program, &library->program))
+		return false;
+	shutdown(library->fd, SHUT_RDWR);
+	return true;
+}
+
 /* The process's library, with a reference; NULL if none is connected. */
 static struct gcr_library *current(struct gcr_process *process)
 {
@@ -159,6 +189,8 @@ static struct gcr_library *current(struct gcr_process *process)
 	pthread_mutex_lock(&process->lock);
 	library = process->library ? gcr_library_ref(process->library) : NULL;
 	pthread_mutex_unlock(&process->lock);
+	if (library && is_of_other_program(library))
+		gcr_library_unref(TAKE_PTR(library));
 	return library;
 }
 
@@ -311,6 +343,11 @@ int gcr_library_generation(struct gcr_process *process, char ret_generation[40])
 	return 0;
 }
 
+const struct gcr_proc_program *gcr_library_program(const struct gcr_library *library)
+{
+	return &library->program;
+}
+
 int gcr_library_page_fd(const struct gcr_library *library)
 {
 	return library->page_fd;
@@ -416,6 +453,11 @@ int gcr_library_receive(struct gcr_library *library, int64_t timeout_usec,
 		result = gcr_receiver_receive(
 			library->fd, left_usec > 0 ? left_usec : 0, library->process->pidfd,
 			library->request == GCR_MESSAGE_HAND_OVER, ret_message);
+		if ((!result || result == -ETIMEDOUT) && is_of_other_program(library)) {
+			if (!result)
+				gcr_message_close_fds(ret_message);
+			return -EPIPE;
+		}
 		if (result < 0)
 			return result;
 		if (library->messages < MESSAGES_FREE)

@@ -15,6 +15,7 @@
 #include "lib/error.h"
 #include "lib/message.h"
 #include "lib/page.h"
+#include "lib/procfs.h"
 #include "lib/protocol.h"
 
 struct gcr_library;
@@ -23,9 +24,12 @@ struct gcr_quota_charge;
 /*
  * For the registry, when a connection has registered: creates the library, which becomes that of
  * the process. The loop watches @fd as connection @number. The library owns @fd on success, and
- * @page_fd also on failure. @facts: the page's contents, just read. Returns 0 or -ENOMEM.
+ * @page_fd also on failure. @facts: the page's contents, just read. @program: that of the
+ * process. Once the process has another one, the library is as one whose connection has ended.
+ * Returns 0 or -ENOMEM.
  */
 int gcr_library_create(struct gcr_process *process, int fd, uint32_t number,
+		       const struct gcr_proc_program *program,
 		       const struct gcr_register *registration, int page_fd,
 		       const struct gcr_page_facts *facts, struct gcr_library **ret_library);
 
@@ -96,6 +100,9 @@ int gcr_library_take(struct gcr_process *process, int64_t timeout_usec,
  * allowed.
  */
 void gcr_library_put(struct gcr_library *library);
+
+/* The program that the library is in; the library's own. */
+const struct gcr_proc_program *gcr_library_program(const struct gcr_library *library);
 
 /* The page's descriptor, owned by the library. */
 int gcr_library_page_fd(const struct gcr_library *library);

@@ -195,6 +195,13 @@ void gcr_processes_destroy(struct gcr_processes *processes)
 	free(processes);
 }
 
+void gcr_process_forget_program_locked(struct gcr_process *process)
+{
+	process->generation[0] = '\0';
+	process->was_refused = false;
+	process->was_handed_over = false;
+}
+
 bool gcr_process_has_ended(struct gcr_process *process)
 {
 	if (gcr_process_state(process) == GCR_STATE_GONE)

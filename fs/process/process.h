@@ -134,7 +134,8 @@ struct gcr_process {
 	bool was_refused; /* the driver has refused to checkpoint the process */
 	/* A thaw by the vmm engine has left imported handles in the process. */
 	bool was_handed_over;
-	struct gcr_library *library; /* the connected preload library; NULL: none */
+	struct gcr_library *library;	 /* the connected preload library; NULL: none */
+	struct gcr_proc_program program; /* of the last library that registered; 0: none has */
 	/*
 	 * Descriptor of the page of a parked preload library; -1: the library is not parked. See
 	 * fs/engine/park.h.
@@ -221,6 +222,12 @@ int gcr_processes_find(struct gcr_processes *processes, pid_t pid,
 /* The same for listed processes only, without looking at any process. Does not block. */
 int gcr_processes_find_listed(struct gcr_processes *processes, pid_t pid,
 			      struct gcr_process **ret_process);
+
+/*
+ * The process has another program (execve(2)): forgets what is known of the earlier one only. Lock:
+ * process.
+ */
+void gcr_process_forget_program_locked(struct gcr_process *process);
 
 /*
  * Has the process ended? If so, takes it out of the table now (unless that has been done) and stops

@@ -134,8 +134,9 @@ static bool check_peer(struct gcr_registry *registry, struct connection *connect
 	if (r == 0)
 		return true;
 	complain(registry, connection->peer.pid,
-		 r == -EPERM ? "its process has another user's rights now"
-			     : "its process has ended");
+		 r == -EPERM	? "its process has another user's rights now"
+		 : r == -EACCES ? "its process has another program now"
+				: "its process has ended");
 	drop(registry, connection);
 	return false;
 }
@@ -188,8 +189,9 @@ static void make_library(struct gcr_registry *registry, struct connection *conne
 	}
 	/* A verb may take the library at once, and the loop already watches its descriptor. */
 	if (gcr_library_create(connection->process, connection->fd,
-			       (uint32_t)(connection - registry->connections), &registration,
-			       TAKE_FD(message->fds[0]), facts, &connection->library) < 0) {
+			       (uint32_t)(connection - registry->connections),
+			       &connection->peer.program, &registration, TAKE_FD(message->fds[0]),
+			       facts, &connection->library) < 0) {
 		complain(registry, connection->peer.pid, strerror(ENOMEM));
 		drop(registry, connection); /* the library connects again */
 		return;

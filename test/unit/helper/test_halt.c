@@ -62,6 +62,14 @@ static void set_moving(bool is_moving)
 	__atomic_store_n(&page->is_moving, is_moving, __ATOMIC_SEQ_CST);
 }
 
+static struct gcr_proc_program program_of(pid_t pid)
+{
+	struct gcr_proc_program program = {0};
+
+	gcr_proc_program(pid, &program);
+	return program;
+}
+
 static struct gcr_helpers *make_pool(void)
 {
 	struct gcr_helpers_config config = {
@@ -80,8 +88,9 @@ static int begin(struct gcr_helpers *helpers, pid_t pid, int64_t limit_usec,
 		 struct gcr_halt **ret_halt, struct gcr_error *error)
 {
 	_cleanup_close_ int pidfd = open_pidfd(pid);
+	const struct gcr_proc_program program = program_of(pid);
 	struct gcr_halt *halt = NULL;
-	int r = gcr_halt_begin(helpers, pid, pidfd, page_fd, limit_usec, &halt, error);
+	int r = gcr_halt_begin(helpers, pid, pidfd, page_fd, &program, limit_usec, &halt, error);
 
 	if (r == 0)
 		r = gcr_halt_wait(halt, LIMIT_USEC, -1, error);
@@ -134,10 +143,13 @@ static void stop_again_and_again(pid_t pid)
 		struct gcr_error error = {0};
 		int r = begin(helpers, pid, LIMIT_USEC, &halt, &error);
 
-		/* During an execve(2) no process may trace the program. */
+		/*
+		 * During an execve(2) no process may trace the program; afterwards it is another
+		 * one.
+		 */
 		if (r < 0)
 			fprintf(stderr, "%s: %s\n", strerror(-r), error.words);
-		CHECK(r == 0 || r == -EOPNOTSUPP || r == -EPERM);
+		CHECK(r == 0 || r == -EOPNOTSUPP || r == -EPERM || r == -ESRCH);
 		stopped += r == 0;
 		gcr_halt_end(halt);
 		usleep(PAUSE_USEC);
@@ -435,6 +447,7 @@ static bool is_in_vfork(pid_t pid)
 static void test_given_up(void)
 {
 	struct gcr_helpers *helpers = make_pool();
+	struct gcr_proc_program program;
 	struct gcr_error error = {0};
 	struct gcr_halt *halt;
 	pid_t target = fork();
@@ -448,7 +461,9 @@ static void test_given_up(void)
 	}
 	WAIT_FOR(is_in_vfork(target));
 	pidfd = open_pidfd(target);
-	CHECK(gcr_halt_begin(helpers, target, pidfd, page_fd, LIMIT_USEC, &halt, &error) == 0);
+	program = program_of(target);
+	CHECK(gcr_halt_begin(helpers, target, pidfd, page_fd, &program, LIMIT_USEC, &halt,
+			     &error) == 0);
 	close(pidfd);
 	CHECK(gcr_halt_wait(halt, LONG_USEC, -1, &error) == -ETIMEDOUT);
 	gcr_halt_give_up(halt);
@@ -467,10 +482,13 @@ static void test_pid_of_another(void)
 	struct gcr_error error = {0};
 	struct gcr_halt *halt;
 	pid_t ended = start_target(), other = start_target();
+	struct gcr_proc_program program;
 	int pidfd = open_pidfd(ended);
 
 	CHECK(kill(ended, SIGKILL) == 0 && waitpid(ended, NULL, 0) == ended);
-	CHECK(gcr_halt_begin(helpers, other, pidfd, page_fd, LIMIT_USEC, &halt, &error) == 0);
+	program = program_of(other);
+	CHECK(gcr_halt_begin(helpers, other, pidfd, page_fd, &program, LIMIT_USEC, &halt, &error) ==
+	      0);
 	CHECK(gcr_halt_wait(halt, LIMIT_USEC, -1, &error) == -ESRCH);
 	gcr_halt_give_up(halt);
 	CHECK(!is_stopped(other) && strstr(error.words, "has ended"));
@@ -479,15 +497,39 @@ static void test_pid_of_another(void)
 	gcr_helpers_destroy(helpers);
 }
 
+/* The process has got another program since: it is not stopped. */
+static void test_other_program(void)
+{
+	struct gcr_helpers *helpers = make_pool();
+	struct gcr_error error = {0};
+	struct gcr_halt *halt;
+	pid_t target = start_target();
+	struct gcr_proc_program program = program_of(target);
+	int pidfd = open_pidfd(target);
+
+	program.start_stack -= 16;
+	CHECK(gcr_halt_begin(helpers, target, pidfd, page_fd, &program, LIMIT_USEC, &halt,
+			     &error) == 0);
+	CHECK(gcr_halt_wait(halt, LIMIT_USEC, -1, &error) == -ESRCH);
+	gcr_halt_give_up(halt);
+	CHECK(!is_stopped(target) && strstr(error.words, "replaced its program"));
+	close(pidfd);
+	CHECK(kill(target, SIGKILL) == 0 && waitpid(target, NULL, 0) == target);
+	gcr_helpers_destroy(helpers);
+}
+
 static void test_no_helper(void)
 {
 	struct gcr_error error = {0};
+	struct gcr_proc_program program;
 	struct gcr_helpers *helpers;
 	struct gcr_halt *halt;
 
 	setenv("GPUCR_TEST_HELPERS", "/nonexistent", 1);
 	helpers = make_pool();
-	CHECK(gcr_halt_begin(helpers, getpid(), -1, page_fd, LIMIT_USEC, &halt, &error) == -EIO);
+	program = program_of(getpid());
+	CHECK(gcr_halt_begin(helpers, getpid(), -1, page_fd, &program, LIMIT_USEC, &halt, &error) ==
+	      -EIO);
 	CHECK(strstr(error.words, "/nonexistent/gpucr-halt"));
 	gcr_helpers_destroy(helpers);
 }
@@ -506,6 +548,7 @@ int main(int argc, char **argv)
 	test_all_die();
 	test_helper_dies();
 	test_pid_of_another();
+	test_other_program();
 	test_given_up();
 	test_no_helper();
 	return 0;

@@ -147,6 +147,15 @@ static inline void give_files(void)
 /* The daemon's half of stopping threads: a process that takes orders from a socket. */
 static int stopper = -1;
 
+static inline int stop_begin(pid_t pid, int pidfd, struct gcr_stop **ret_stop,
+			     struct gcr_error *error)
+{
+	struct gcr_proc_program program;
+	int result = gcr_proc_program(pid, &program);
+
+	return result ? result : gcr_stop_begin(pid, pidfd, &program, ret_stop, error);
+}
+
 static inline void run_stopper(int socket, pid_t pid)
 {
 	struct gcr_stop *stop = NULL;
@@ -158,7 +167,7 @@ static inline void run_stopper(int socket, pid_t pid)
 	while (read(socket, &order, 1) == 1) {
 		result = 0;
 		if (order == 's')
-			result = gcr_stop_begin(pid, pidfd, &stop, &error);
+			result = stop_begin(pid, pidfd, &stop, &error);
 		else
 			gcr_stop_end(TAKE_PTR(stop));
 		if (write(socket, &result, sizeof(result)) != sizeof(result))

@@ -145,6 +145,7 @@ static void test_dropped_while_taken(void)
 	struct gcr_register registration = {.phase = GCR_PRELOAD_RUNNING};
 	struct gcr_quota_charge charge = {0};
 	struct gcr_page_facts facts = {0};
+	struct gcr_proc_program program;
 	struct gcr_library *library, *taken;
 	struct gcr_error error;
 	int ends[2];
@@ -153,7 +154,8 @@ static void test_dropped_while_taken(void)
 	gcr_loop_handle(served.loop, GCR_LOOP_CONNECTION, hear, NULL);
 	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
 	CHECK(!gcr_loop_add(served.loop, ends[0], GCR_LOOP_CONNECTION, DROPPED));
-	CHECK(!gcr_library_create(&process, ends[0], DROPPED, &registration,
+	CHECK(!gcr_proc_program(getpid(), &program));
+	CHECK(!gcr_library_create(&process, ends[0], DROPPED, &program, &registration,
 				  memfd_create("page", MFD_CLOEXEC), &facts, &library));
 	CHECK(!gcr_library_take(&process, 0, &taken, &error) && taken == library);
 	gcr_library_ref(library);
@@ -167,6 +169,40 @@ static void test_dropped_while_taken(void)
 	gcr_loop_stop(served.loop);
 	gcr_loop_destroy(served.loop);
 	sem_destroy(&heard);
+}
+
+/*
+ * A connection that another process has kept open does not speak for the program that its own
+ * process has got by execve(2): neither for a verb that begins then, nor for one under way.
+ */
+static void test_of_another_program(void)
+{
+	struct gcr_register registration = {.phase = GCR_PRELOAD_RUNNING};
+	struct gcr_quota_charge charge = {0};
+	struct gcr_page_facts facts = {0};
+	struct gcr_message message = {0};
+	struct gcr_proc_program program;
+	struct gcr_library *library;
+	struct gcr_error error;
+	int ends[2];
+
+	CHECK(!gcr_loop_create(&served.loop));
+	gcr_loop_handle(served.loop, GCR_LOOP_CONNECTION, hear, NULL);
+	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
+	CHECK(!gcr_proc_program(getpid(), &program));
+	program.start_code += 4096;
+	CHECK(!gcr_library_create(&process, ends[0], DROPPED, &program, &registration,
+				  memfd_create("page", MFD_CLOEXEC), &facts, &library));
+	CHECK(gcr_message_send(ends[1], GCR_MESSAGE_RESULT, 0, NULL, 0, NULL, 0) == 0);
+	CHECK(gcr_library_receive(library, 0, &message) == -EPIPE);
+	CHECK(!gcr_library_is_live(&process));
+	CHECK(gcr_library_facts(&process, &facts) == -ENOTCONN);
+	CHECK(gcr_library_take(&process, 0, &library, &error) == -ENOTCONN);
+	CHECK(recv(ends[1], &message, sizeof(message), MSG_DONTWAIT) == 0);
+	gcr_library_end(library, &charge);
+	close(ends[1]);
+	gcr_loop_stop(served.loop);
+	gcr_loop_destroy(served.loop);
 }
 
 int main(void)
@@ -184,5 +220,6 @@ int main(void)
 	test_both();
 	test_of_another_version();
 	test_dropped_while_taken();
+	test_of_another_program();
 	return 0;
 }

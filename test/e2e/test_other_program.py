@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MIT
+"""A process that becomes a set-user-ID program, by execve(2), while its user's verb is under way or
+while another process keeps its library's connection: the program is root's, and neither the verb nor
+the connection touches it."""
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import harness
+import vendor
+import vmm
+from harness import BUILD, NOBODY, Skip, check, equal, is_root, same_for_both, wait_for
+from library import COMMIT, HAND_OVER, LIST, Library
+from test_lying_library import MANAGED, gpu_uuid, lists
+
+SAVE, HOLD = 110, 111
+
+
+@contextlib.contextmanager
+def turning_machine():
+    """A machine, and an ordinary user's process in it that becomes root's by turn()."""
+    same_for_both('whose program it is')
+    if not is_root():
+        raise Skip('a set-user-ID program of root is needed')
+    with vmm.machine() as machine:
+        os.chmod(machine.directory, 0o755)
+        directory = f'{machine.directory}/turning'
+        os.mkdir(directory, 0o750)
+        os.chown(directory, 0, NOBODY)
+        program = f'{directory}/turning'
+        shutil.copy(f'{BUILD}/test/e2e/turning', program)
+        os.chmod(program, 0o4755)
+        if os.statvfs(program).f_flag & os.ST_NOSUID:
+            raise Skip('no set-user-ID programs work here')
+        lying = Library(machine, connections=1, uid=NOBODY, env={'GPUCR_TEST_NEXT': program})
+        equal(os.stat(machine.path(lying.pid)).st_uid, NOBODY)
+        try:
+            yield machine, lying
+        finally:
+            machine.demos.remove(lying.demo)  # its output is that of two programs
+            lying.demo.popen.kill()
+            lying.demo.popen.wait()
+
+
+def turn(machine, lying):
+    """It has been gpucr-demo, and is one again, root's: after a tick of the new one."""
+    count = lying.demo.output.lines.count('tick 1 ok')
+    os.kill(lying.pid, signal.SIGUSR1)
+    wait_for(lambda: lying.demo.output.lines.count('tick 1 ok') > count, 'the new program')
+    check('user 0 now' in lying.demo.words(), lying.demo.words())
+    equal(os.stat(machine.path(lying.pid)).st_uid, 0)
+
+
+def runs_on(lying, seconds=2):
+    """It ticks as before, every twentieth of a second."""
+    before, longest, until = len(lying.demo.output.lines), 0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        now = time.monotonic()
+        wait_for(lambda: len(lying.demo.output.lines) > before, 'a tick')
+        before, longest = len(lying.demo.output.lines), max(longest, time.monotonic() - now)
+    check(longest < 1.5, f'it did nothing for {longest} s')
+    check(lying.demo.output.lines[-1].endswith('ok'), lying.demo.output.lines[-1])
+
+
+def roots_verbs_work(machine, pid):
+    machine.wait_status(pid, 'engine', vendor.ENGINE)
+    equal(machine.status(pid)['generation'], '-')
+    machine.must(pid, 'freeze')
+    equal(machine.state(pid), 'frozen')
+    machine.must(pid, 'thaw')
+
+
+def test_in_the_hand_over():
+    """The library answers when the process is root's already: the driver must not lock that."""
+    with turning_machine() as (machine, lying):
+        def turn_first(library, sequence):
+            turn(machine, library)
+            library.obey(HAND_OVER, sequence, b'\0' * 44)
+
+        lying.on[HAND_OVER] = turn_first
+        writer = machine.writer(lying.pid, 'freeze timeout=30', uid=NOBODY)
+        check(writer.result() in ('ESRCH', 'EPERM', 'EIO'), writer.result())
+        equal(machine.state(lying.pid), 'running')
+        runs_on(lying)
+        roots_verbs_work(machine, lying.pid)
+        runs_on(lying, 0.5)
+
+
+def test_before_the_halt():
+    """Its threads were to be stopped for its managed memory: those of the new program are not."""
+    harness.needs_cuda('managed memory')
+    with turning_machine() as (machine, lying):
+        answer = lists((1 << 41, 1 << 30, 1, gpu_uuid(machine), MANAGED))
+
+        def list_again(library, sequence):
+            library.on[LIST] = list_again
+            answer(library, sequence)
+
+        def turn_first(library, sequence):
+            turn(machine, library)
+            library.answer(sequence)
+
+        lying.on[LIST] = list_again
+        lying.on[SAVE] = turn_first
+        lying.on[HOLD] = lambda library, sequence: None
+        writer = machine.writer(lying.pid, 'freeze data timeout=5', uid=NOBODY)
+        wait_for(lambda: 'user 0 now' in lying.demo.words(), 'the new program')
+        runs_on(lying, 4)
+        check(writer.result() in ('ESRCH', 'EPERM', 'EIO'), writer.result())
+        check(HOLD not in lying.asked, lying.asked)
+        roots_verbs_work(machine, lying.pid)
+
+
+def test_kept_connection():
+    """The user's library is not asked for root's program, and keeps no other one away."""
+    with turning_machine() as (machine, lying):
+        def never(library, _):
+            library.on[COMMIT] = never
+
+        turn(machine, lying)
+        lying.asked.clear()
+        lying.on[COMMIT] = never
+        roots_verbs_work(machine, lying.pid)
+        equal(lying.asked, [])
+        runs_on(lying, 0.5)
+
+
+if __name__ == '__main__':
+    harness.main(globals(), at_once=2)
