@@ -88,12 +88,12 @@ struct gcr_vendor {
 struct gcr_daemon {
 	struct gcr_options options;
 	struct gcr_vendor vendors[GCR_BACKENDS_COUNT]; /* in the order of gcr_backends */
-	char *device_directory; /* "/dev", or the simulator's state directory */
-	/* Directory of the simulated drivers; NULL without -o sim. */
-	const char *simulator_libraries;
-	int runtime_fd;		  /* the runtime directory: records, socket, lock */
-	uid_t only_uid;		  /* the only user served; (uid_t)-1 when running as root */
-	int64_t max_request_usec; /* the kernel's limit on one FUSE request, 0 for none */
+	char *device_directory;	   /* "/dev", or the simulator's state directory */
+	char *helper_directory;	   /* where the helper programs are; several, separated by ':' */
+	char *simulator_libraries; /* directory of the simulated drivers; NULL without -o sim */
+	int runtime_fd;		   /* the runtime directory: records, socket, lock */
+	uid_t only_uid;		   /* the only user served; (uid_t)-1 when running as root */
+	int64_t max_request_usec;  /* the kernel's limit on one FUSE request, 0 for none */
 
 	struct gcr_event_log *events;
 	struct gcr_refusals *refusals;

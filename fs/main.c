@@ -57,6 +57,7 @@
 #include "fs/verb/packing.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/trusted_path.h"
 
 /* How long recovery may delay the mount at start; after that it continues in the background. */
 #define RECOVERY_WAIT_USEC (10 * GCR_USEC_PER_SEC)
@@ -164,11 +165,27 @@ static int set_device_directory(struct gcr_daemon *daemon, struct gcr_error *err
 	return 0;
 }
 
-static const char *from_environment(const char *name, const char *otherwise)
+/* Directories of programs or libraries, which the variable @name of the environment may contain. */
+static int from_environment(const char *name, const char *otherwise, char **ret_directories,
+			    struct gcr_error *error)
 {
 	const char *value = getenv(name);
 
-	return value && *value ? value : otherwise;
+	if (value && *value)
+		return gcr_trusted_paths(name, value, ret_directories, error);
+	*ret_directories = strdup(otherwise);
+	return *ret_directories ? 0 : gcr_error_set(error, ENOMEM, "out of memory");
+}
+
+static int find_programs(struct gcr_daemon *daemon, struct gcr_error *error)
+{
+	int result = from_environment("GPUCR_HELPER_DIR", GCR_HELPER_DIRECTORY,
+				      &daemon->helper_directory, error);
+
+	if (!result && daemon->options.simulator)
+		result = from_environment("GPUCR_SIM_LIBDIR", GCR_SIMULATOR_DIRECTORY,
+					  &daemon->simulator_libraries, error);
+	return result;
 }
 
 static bool ignore_pid(pid_t pid, void *data)
@@ -192,15 +209,12 @@ static void pass_done(const struct gcr_scan_holder *holders, size_t count, void 
 static int create_helpers(struct gcr_daemon *daemon)
 {
 	struct gcr_helpers_config config = {
-		.helper_directory = from_environment("GPUCR_HELPER_DIR", GCR_HELPER_DIRECTORY),
+		.helper_directory = daemon->helper_directory,
 		.keep_stderr = daemon->options.foreground,
 		.idle_usec = (int64_t)daemon->options.worker_idle * GCR_USEC_PER_SEC,
 	};
 	int result = 0;
 
-	if (daemon->options.simulator)
-		daemon->simulator_libraries =
-			from_environment("GPUCR_SIM_LIBDIR", GCR_SIMULATOR_DIRECTORY);
 	config.simulator_directory = daemon->simulator_libraries;
 	for (unsigned int i = 0; i < GCR_BACKENDS_COUNT && !result; i++) {
 		struct gcr_vendor *vendor = &daemon->vendors[i];
@@ -352,10 +366,12 @@ static int open_store(struct gcr_daemon *daemon, struct gcr_error *error)
 
 static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 {
-	const char *helpers = from_environment("GPUCR_HELPER_DIR", GCR_HELPER_DIRECTORY);
-	/* Before any process is looked at. */
-	int result = gcr_looker_start(helpers, daemon->options.foreground, error);
+	int result = find_programs(daemon, error);
 
+	/* Before any process is looked at. */
+	if (!result)
+		result = gcr_looker_start(daemon->helper_directory, daemon->options.foreground,
+					  error);
 	if (!result)
 		result = create_tables(daemon, error);
 	if (!result)
@@ -380,7 +396,8 @@ static int start_parts(struct gcr_daemon *daemon, struct gcr_error *error)
 	result = gcr_emptying_start(daemon, error);
 	if (result < 0)
 		return result;
-	result = gcr_receivers_start(daemon, helpers, daemon->options.foreground, error);
+	result = gcr_receivers_start(daemon, daemon->helper_directory, daemon->options.foreground,
+				     error);
 	if (result < 0)
 		return result;
 
@@ -691,6 +708,8 @@ int main(int argc, char **argv)
 	if (daemon.runtime_fd >= 0)
 		close(daemon.runtime_fd);
 	free(daemon.device_directory);
+	free(daemon.helper_directory);
+	free(daemon.simulator_libraries);
 	gcr_options_finish(&daemon.options);
 	return result;
 }

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <linux/capability.h>
 #include <linux/kcmp.h>
 #include <linux/nsfs.h>
 #include <search.h>
@@ -106,9 +107,25 @@ static void parse_ns_pids(const char *text, struct gcr_proc_status *status)
 	}
 }
 
+#define IDS 4 /* real, effective, saved, for access to files */
+
+/* Are they all equal? */
+static bool parse_ids(const char *text, uint32_t ret_ids[IDS])
+{
+	bool are_equal = true;
+	char *end;
+
+	for (int i = 0; i < IDS; i++, text = end) {
+		ret_ids[i] = (uint32_t)strtoul(text, &end, 10);
+		are_equal = are_equal && ret_ids[i] == ret_ids[0];
+	}
+	return are_equal;
+}
+
 int gcr_proc_parse_status(char *text, struct gcr_proc_status *ret_status)
 {
-	struct gcr_proc_status status = {};
+	struct gcr_proc_status status = {.has_one_user = true};
+	uint32_t ids[IDS];
 	char *rest;
 
 	/* The kernel escapes newlines in the name here, so no line can be forged. */
@@ -127,10 +144,11 @@ int gcr_proc_parse_status(char *text, struct gcr_proc_status *ret_status)
 		} else if (strcmp(line, "PPid") == 0) {
 			status.parent = (pid_t)strtol(value, NULL, 10);
 		} else if (strcmp(line, "Uid") == 0) {
-			char *effective;
-
-			status.real_uid = (uid_t)strtoul(value, &effective, 10);
-			status.effective_uid = (uid_t)strtoul(effective, NULL, 10);
+			status.has_one_user &= parse_ids(value, ids);
+			status.real_uid = ids[0];
+			status.effective_uid = ids[1];
+		} else if (strcmp(line, "Gid") == 0) {
+			status.has_one_user &= parse_ids(value, ids);
 		} else if (strcmp(line, "NSpid") == 0) {
 			parse_ns_pids(value, &status);
 		} else if (strcmp(line, "SigPnd") == 0 || strcmp(line, "ShdPnd") == 0) {
@@ -139,6 +157,8 @@ int gcr_proc_parse_status(char *text, struct gcr_proc_status *ret_status)
 			status.signals_blocked = strtoull(value, NULL, 16);
 		} else if (strcmp(line, "CapEff") == 0) {
 			status.effective_capabilities = strtoull(value, NULL, 16);
+		} else if (strcmp(line, "CapPrm") == 0) {
+			status.permitted_capabilities = strtoull(value, NULL, 16);
 		} else if (strcmp(line, "VmSize") == 0) {
 			status.has_memory = true;
 		} else if (strcmp(line, "RssAnon") == 0) {
@@ -340,6 +360,32 @@ static int visit_owner(pid_t pid, pid_t tid, void *data)
 	return 1;
 }
 
+/* Does the process have our uid map? Reading the map does not wait for the process. */
+static bool has_our_map(pid_t pid)
+{
+	_cleanup_free_ char *ours = NULL, *its = NULL;
+	char path[GCR_PROC_PATH_BYTES];
+
+	gcr_proc_path(path, pid, "uid_map");
+	return gcr_file_read("/proc/self/uid_map", &ours, NULL) == 0 &&
+	       gcr_file_read(path, &its, NULL) == 0 && !strcmp(ours, its);
+}
+
+static bool has_more_rights(pid_t pid, const struct gcr_proc_status *status)
+{
+	return !status->has_one_user ||
+	       (status->real_uid &&
+		status->permitted_capabilities & ~(UINT64_C(1) << CAP_WAKE_ALARM) &&
+		has_our_map(pid));
+}
+
+bool gcr_proc_has_more_rights(pid_t pid)
+{
+	struct gcr_proc_status status;
+
+	return gcr_proc_status(pid, &status) < 0 || has_more_rights(pid, &status);
+}
+
 int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
 {
 	char path[GCR_PROC_PATH_BYTES];
@@ -365,6 +411,15 @@ int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
 		/* There are too many threads, or the status of one cannot be read. */
 		if (r < 0)
 			status = inner;
+	}
+	if (status.st_uid) {
+		struct gcr_proc_status rights;
+		int r = gcr_proc_status(pid, &rights);
+
+		if (r < 0)
+			return r;
+		if (has_more_rights(pid, &rights))
+			status.st_uid = status.st_gid = 0;
 	}
 	*ret_uid = status.st_uid;
 	*ret_gid = status.st_gid;

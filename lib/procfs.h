@@ -80,12 +80,15 @@ struct gcr_proc_status {
 	pid_t parent;
 	uid_t real_uid;
 	uid_t effective_uid;
+	/* It has one user and one group: all its user ids are equal, and all its group ids are. */
+	bool has_one_user;
 	pid_t ns_pids[GCR_NS_PIDS_MAX]; /* from the outermost namespace (ours) inwards */
 	unsigned int ns_pids_count;
 	uint64_t signals_pending; /* SigPnd | ShdPnd */
 	uint64_t signals_blocked;
 	uint64_t effective_capabilities; /* in its own user namespace */
-	bool has_memory;		 /* false: a thread that has released it, or the kernel's */
+	uint64_t permitted_capabilities;
+	bool has_memory; /* false: a thread that has released it, or the kernel's */
 	uint64_t rss_anon_bytes;
 	uint64_t swap_bytes; /* of anonymous memory */
 };
@@ -94,11 +97,20 @@ struct gcr_proc_status {
 int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status);
 
 /*
- * The owner of /proc/PID: root for a process that is not dumpable. A process whose threads are all
- * exiting, without memory, belongs to its user. If the main thread has ended, the first thread that
- * has its memory tells; a process with GCR_PROC_OWNER_THREADS ended threads or more before that one
- * belongs to root. Only a tracer keeps threads other than the main one after their end. The
- * function asks the kernel alone, never the source of lib/proc_source.h. -ESRCH.
+ * Does the process have rights that its user does not have: another user or group to return to
+ * (Uid, Gid of its status), or capabilities in our user namespace? Other processes of the user may
+ * not look into it (ptrace(2), "Ptrace access mode checking"). CAP_WAKE_ALARM does not count: some
+ * systems give it to all users who have logged in. True also if the process has ended.
+ */
+bool gcr_proc_has_more_rights(pid_t pid);
+
+/*
+ * The owner of /proc/PID: root for a process that is not dumpable, or has more rights than its
+ * user. A process whose threads are all exiting, without memory, belongs to its user. If the main
+ * thread has ended, the first thread that has its memory tells; a process with
+ * GCR_PROC_OWNER_THREADS ended threads or more before that one belongs to root. Only a tracer keeps
+ * threads other than the main one after their end. The function asks the kernel alone, never the
+ * source of lib/proc_source.h. -ESRCH.
  */
 #define GCR_PROC_OWNER_THREADS 16
 int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid);

@@ -32,7 +32,11 @@ int gcr_mount_find(char **ret_mount, struct gcr_error *error)
 		if (*given != '/')
 			return gcr_error_set(error, EINVAL,
 					     "GPUCR_MOUNT is not an absolute path: %s", given);
-		mount = strdup(given);
+		r = gcr_mount_given(given, &mount, error);
+		if (r == -ENOENT)
+			error->number = ENXIO; /* as below */
+		if (r < 0)
+			return -error->number;
 	} else {
 		r = gcr_mount_search(&mount);
 		if (r < 0)

@@ -137,14 +137,11 @@ uid_t gcr_credentials_counted(pid_t pid, uid_t uid)
 
 uid_t gcr_credentials_payer(pid_t pid)
 {
-	char path[PATH_BYTES];
-	struct stat process;
+	struct gcr_proc_status status;
 
-	/* The directory itself belongs to the user even if the process is not dumpable. */
-	snprintf(path, sizeof(path), "/proc/%d", (int)pid);
-	if (pid <= 0 || stat(path, &process) < 0)
+	if (pid <= 0 || gcr_proc_status(pid, &status) < 0)
 		return GCR_QUOTA_OTHER_ROOT;
-	return gcr_credentials_counted(pid, process.st_uid);
+	return gcr_credentials_counted(pid, status.real_uid);
 }
 
 void gcr_credentials_take_ids(const struct fuse_ctx *caller,

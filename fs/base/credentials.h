@@ -41,9 +41,10 @@ void gcr_credentials_finish(struct gcr_credentials *credentials);
  */
 uid_t gcr_credentials_counted(pid_t pid, uid_t uid);
 /*
- * The id for whose quota the memory of a process counts: the user that the process runs as, even
- * while the process is root's for access because it is not dumpable, which it can become and end at
- * any moment. Root as in gcr_credentials_counted(). GCR_QUOTA_OTHER_ROOT: the process has ended.
+ * The id for whose quota the memory of a process counts: its real user, even while the process is
+ * root's for access because it is not dumpable, which it can become and end at any moment, or while
+ * it acts as another user. Root as in gcr_credentials_counted(). GCR_QUOTA_OTHER_ROOT: the process
+ * has ended.
  */
 uid_t gcr_credentials_payer(pid_t pid);
 

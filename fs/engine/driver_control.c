@@ -12,7 +12,6 @@
 
 #include "fs/base/log.h"
 #include "fs/engine/engine.h"
-#include "fs/process/process.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/uuid.h"
@@ -173,32 +172,13 @@ int gcr_driver_session_stopped(struct gcr_error *error)
 	return -ECANCELED;
 }
 
-/*
- * Checks that the process still belongs to the writer: it may have become another user's since the
- * verb was written. 0, -ESRCH, -EPERM.
- */
-static int check_owner(struct gcr_driver_session *driver, struct gcr_error *error)
-{
-	uid_t writer = driver->task->command->rights.uid, owner;
-	gid_t group;
-
-	if (!writer)
-		return 0;
-	if (gcr_process_find_owner(driver->process, &owner, &group) < 0)
-		return gcr_error_set(error, ESRCH, "process %d has ended",
-				     (int)driver->process->pid);
-	return owner == writer ? 0
-			       : gcr_error_set(error, EPERM, "process %d belongs to another user",
-					       (int)driver->process->pid);
-}
-
 int gcr_driver_lock(struct gcr_driver_session *driver, struct gcr_error *error)
 {
 	uint32_t slice_msec = LOCK_FIRST_MSEC;
-	int allowed = check_owner(driver, error);
 
-	if (allowed < 0)
-		return allowed;
+	if (driver->is_of_another)
+		return gcr_error_set(error, EPERM, "process %d belongs to another user",
+				     (int)driver->process->pid);
 	gcr_driver_session_set_phase(driver, "lock");
 	for (;;) {
 		struct gcr_result answer;

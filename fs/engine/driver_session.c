@@ -45,6 +45,19 @@
 #define STATE_ATTEMPTS	   10
 #define STATE_RETRY_MSEC   100
 
+/*
+ * Is the program, which is known by now, the writer's? The process may have got another user's
+ * since the verb was written.
+ */
+static bool is_writers(const struct gcr_driver_session *driver)
+{
+	uid_t writer = driver->task->command->rights.uid, owner;
+	gid_t group;
+
+	return !writer ||
+	       (!gcr_process_find_owner(driver->process, &owner, &group) && owner == writer);
+}
+
 void gcr_driver_session_init(struct gcr_driver_session *driver, struct gcr_task *task,
 			     const char *engine)
 {
@@ -54,6 +67,7 @@ void gcr_driver_session_init(struct gcr_driver_session *driver, struct gcr_task 
 					      .vendor = task->process->vendor,
 					      .engine = engine};
 	driver->has_program = gcr_proc_program(task->process->pid, &driver->program) == 0;
+	driver->is_of_another = !is_writers(driver);
 }
 
 void gcr_driver_session_set_phase(struct gcr_driver_session *driver, const char *phase)

@@ -33,6 +33,7 @@ struct gcr_driver_session {
 	const char *engine;		 /* the engine's name, for records */
 	struct gcr_proc_program program; /* of the process, when the session began */
 	bool has_program;		 /* `program` is known */
+	bool is_of_another; /* it was not the writer's then, as when the verb was written */
 	struct gcr_helper *helper;
 	struct gcr_record record;
 	struct gcr_gpu_pair pairs[GCR_GPUS_MAX];

@@ -15,6 +15,7 @@
 #include "fs/image/criu_run.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
+#include "lib/trusted_path.h"
 
 #define DIRECTORY "plugins"
 
@@ -57,6 +58,8 @@ int gcr_criu_plugin_find(const struct gcr_daemon *daemon, const struct gcr_backe
 {
 	const char *name = backend->criu_plugin;
 	const char *named = getenv("GPUCR_AMDGPU_PLUGIN");
+	const char *libraries = getenv("CRIU_LIBS_DIR");
+	_cleanup_free_ char *trusted = NULL;
 	int result;
 
 	if (named && *named) {
@@ -64,8 +67,7 @@ int gcr_criu_plugin_find(const struct gcr_daemon *daemon, const struct gcr_backe
 			return gcr_error_set(error, EOPNOTSUPP,
 					     "%s, which GPUCR_AMDGPU_PLUGIN names, is not there",
 					     named);
-		*ret_path = strdup(named);
-		return *ret_path ? 0 : gcr_error_set(error, ENOMEM, "out of memory");
+		return gcr_trusted_path("GPUCR_AMDGPU_PLUGIN", named, ret_path, error);
 	}
 	/* A plugin for real GPUs would find none with the simulator. */
 	if (daemon->simulator_libraries) {
@@ -75,7 +77,12 @@ int gcr_criu_plugin_find(const struct gcr_daemon *daemon, const struct gcr_backe
 			      : 0;
 	}
 	/* The environment variable that CRIU itself reads (criu/plugin.c). */
-	result = try_directory(getenv("CRIU_LIBS_DIR"), name, ret_path);
+	if (libraries && *libraries) {
+		result = gcr_trusted_path("CRIU_LIBS_DIR", libraries, &trusted, error);
+		if (result < 0)
+			return result;
+	}
+	result = try_directory(trusted, name, ret_path);
 	for (size_t i = 0; i < GCR_ARRAY_SIZE(directories) && result == -ENOENT; i++)
 		result = try_directory(directories[i], name, ret_path);
 	if (result == -ENOENT)

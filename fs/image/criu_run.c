@@ -25,6 +25,7 @@
 #include "lib/lock.h"
 #include "lib/printable.h"
 #include "lib/procfs.h"
+#include "lib/trusted_path.h"
 
 #define PROCESS_PREFIX "process-"
 #define PLACE_PREFIX   "place-"
@@ -64,15 +65,20 @@ int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **
 	 * Set by the unit file: CRIU is then started by gpucr-launch, and never a child of the
 	 * daemon.
 	 */
-	const char *launcher = getenv("GPUCR_CRIU_SOCKET");
+	const char *named = getenv("GPUCR_CRIU_SOCKET");
+	_cleanup_free_ char *launcher = NULL;
 	int result = 0;
+
+	if (named && *named) {
+		result = gcr_trusted_path("GPUCR_CRIU_SOCKET", named, &launcher, error);
+		if (result < 0)
+			return result;
+	}
 
 	pthread_mutex_lock(&found.lock);
 	/* CRIU may be installed while the daemon runs. Once found, the program does not change. */
 	if (!found.program.path)
-		result = gcr_criu_find(daemon->options.criu,
-				       launcher && *launcher ? launcher : NULL, &found.program,
-				       error);
+		result = gcr_criu_find(daemon->options.criu, launcher, &found.program, error);
 	pthread_mutex_unlock(&found.lock);
 	*ret_program = &found.program;
 	return result;

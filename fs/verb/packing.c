@@ -388,6 +388,15 @@ static int find_files_locked(struct gcr_process *process, enum gcr_verb verb,
 	return 0;
 }
 
+/*
+ * Are the chunks of the process shared with no other process? A user must not learn by her own
+ * packing what a process has that she may not look into.
+ */
+static bool is_packed_alone(pid_t pid)
+{
+	return gcr_credentials_are_contained(pid) || gcr_proc_has_more_rights(pid);
+}
+
 static int add_target_locked(struct gcr_packing *packing, struct gcr_process *process,
 			     struct gcr_error *error)
 {
@@ -399,8 +408,7 @@ static int add_target_locked(struct gcr_packing *packing, struct gcr_process *pr
 	if (result < 0)
 		return result;
 	result = gcr_pack_work_create(snapshot, verb == GCR_VERB_UNPACK,
-				      gcr_credentials_are_contained(process->pid), &target->work,
-				      error);
+				      is_packed_alone(process->pid), &target->work, error);
 	gcr_snapshot_unref(snapshot);
 	if (result < 0)
 		return result;

@@ -14,14 +14,24 @@ import harness
 import vendor
 import vmm
 from harness import BUILD, NOBODY, Skip, check, equal, is_root, same_for_both, wait_for
-from library import COMMIT, HAND_OVER, LIST, Library
+from library import COMMIT, CONNECTING, HAND_OVER, LIST, Library
 from test_lying_library import MANAGED, gpu_uuid, lists
 
 SAVE, HOLD = 110, 111
 
 
+class Plain:
+    """A program without a library."""
+
+    def __init__(self, machine, env, **options):
+        self.demo = machine.demo(
+            env={'LD_LIBRARY_PATH': vendor.LIBRARIES, 'LD_PRELOAD': CONNECTING, **env},
+            command=vendor.DEMO, **options).wait_ready()
+        self.pid = self.demo.pid
+
+
 @contextlib.contextmanager
-def turning_machine():
+def turning_machine(with_library=True):
     """A machine, and an ordinary user's process in it that becomes root's by turn()."""
     same_for_both('whose program it is')
     if not is_root():
@@ -36,7 +46,8 @@ def turning_machine():
         os.chmod(program, 0o4755)
         if os.statvfs(program).f_flag & os.ST_NOSUID:
             raise Skip('no set-user-ID programs work here')
-        lying = Library(machine, connections=1, uid=NOBODY, env={'GPUCR_TEST_NEXT': program})
+        make = (lambda *args, **more: Library(*args, connections=1, **more)) if with_library else Plain
+        lying = make(machine, uid=NOBODY, env={'GPUCR_TEST_NEXT': program})
         equal(os.stat(machine.path(lying.pid)).st_uid, NOBODY)
         try:
             yield machine, lying
@@ -88,6 +99,21 @@ def test_in_the_hand_over():
         runs_on(lying)
         roots_verbs_work(machine, lying.pid)
         runs_on(lying, 0.5)
+
+
+def test_before_the_lock():
+    """The driver locks what has the pid when it is asked: it is unlocked at once."""
+    with turning_machine(with_library=False) as (machine, plain):
+        machine.watch_faults()
+        machine.hold_at(f'cuCheckpointProcessLock {vmm.ROLES["control"]} times=1')
+        writer = machine.writer(plain.pid, 'freeze', uid=NOBODY)
+        machine.wait_faulted()
+        turn(machine, plain)
+        machine.let_go()
+        equal(writer.result(), 'ESRCH')
+        equal(machine.state(plain.pid), 'running')
+        runs_on(plain)
+        roots_verbs_work(machine, plain.pid)
 
 
 def test_before_the_halt():

@@ -17,6 +17,8 @@ import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import vendor
+import vmm
 from harness import (LIBC, NOBODY, Machine, Skip, become, check, equal, error_of, is_root, name_of,
                      same_for_both, wait_for)
 from processes import sleeps
@@ -616,6 +618,34 @@ def test_process_that_is_not_his_any_more():
                 os.close(roots)
             finally:
                 program.kill()
+
+
+
+def test_more_rights_than_the_user():
+    """The kernel lets no other process of a user look into one with capabilities or a second
+    identity: the mount gives her no more."""
+    need_root()
+    same_for_both('whose a process is')
+    setpriv = ['setpriv', f'--reuid={NOBODY}', f'--regid={NOBODY}', '--clear-groups']
+    with vmm.machine() as machine:
+        own = vmm.demo(machine, command=[*setpriv, *vendor.RUN, *vendor.DEMO])
+        capable = vmm.demo(machine, command=[*setpriv, '--inh-caps=+sys_nice',
+                                             '--ambient-caps=+sys_nice', *vendor.RUN, *vendor.DEMO])
+        for demo, owner in (own, NOBODY), (capable, 0):
+            for name in ('', 'ctl', 'snapshot'):
+                equal(os.stat(machine.path(demo.pid, name)).st_uid, owner, name)
+        with open(machine.ctl(capable.pid), 'wb', buffering=0) as roots:
+            equal(write_by(roots.fileno(), 'freeze', NOBODY), 'EPERM')
+        equal(machine.state(capable.pid), 'running')
+        equal(write_by(opened(machine.ctl(own.pid), NOBODY), 'freeze', NOBODY), 'ok')
+        machine.must(own.pid, 'thaw')
+        machine.must(capable.pid, 'freeze')
+        path = machine.path(capable.pid, 'snapshot', 'vram')
+        file = f'{path}/{os.listdir(path)[0]}'
+        equal(os.stat(file).st_uid, 0)
+        equal(name_of(child(lambda: os.close(os.open(file, os.O_RDONLY)),
+                            lambda: become(NOBODY))), 'EACCES')
+        machine.must(capable.pid, 'thaw')
 
 
 if __name__ == '__main__':

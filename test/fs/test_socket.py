@@ -13,6 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 from harness import NOBODY, Machine, Skip, check, equal, wait_for
 
+HEADER = struct.Struct('=IHHII')
 MAGIC, VERSION = 0x46524347, 1
 HELLO, STATE, RESULT, REGISTER = 1, 16, 64, 96
 PAGE_MAGIC, PAGE_HIP = 0x50524347, 4
@@ -22,7 +23,7 @@ SILENT_SEC = 5  # of a connection, as fs/process/registry.c has it
 
 
 def message(kind=REGISTER, payload=b'\1\0\0\0\0\0\0\0', magic=MAGIC, version=VERSION, length=None):
-    return struct.pack('=IHHII', magic, version, kind, 1,
+    return HEADER.pack(magic, version, kind, 1,
                        len(payload) if length is None else length) + payload
 
 
@@ -230,6 +231,57 @@ def test_other_users_may_register():
     with Machine() as machine:
         demo = machine.ready_demo(uid=NOBODY)
         machine.wait_status(demo.pid, 'registered', 'yes')
+
+
+def listen_as(path, uid, say):
+    """What a daemon of that user would get from the first program that connects."""
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    os.chmod(path, 0o777)
+    listener.listen(5)
+    os.write(say, b'listening ')
+    peer, _ = listener.accept()
+    data, fds, _, _ = socket.recv_fds(peer, 1 << 16, 8)
+    os.write(say, f'{len(data) > 0 and HEADER.unpack(data[:HEADER.size])[2]} {len(fds) > 0} '.encode())
+
+
+def said_to_daemon_of(listener, program):
+    """What a program of one user says to the socket of another, which GPUCR_SOCKET names."""
+    with Machine() as machine:
+        directory = f'{machine.directory}/users'
+        os.mkdir(directory)
+        os.chmod(directory, 0o777)
+        said, say = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                listen_as(f'{directory}/socket', listener, say)
+            finally:
+                os._exit(0)
+        os.close(say)
+        equal(os.read(said, 100), b'listening ')
+        demo = machine.demo(uid=program, env={'GPUCR_SOCKET': f'{directory}/socket'})
+        demo.wait_ready()
+        with os.fdopen(said, 'rb') as file:
+            words = file.read().decode().split()
+        os.waitpid(pid, 0)
+        demo.wait_ticks()
+        return words
+
+
+def test_daemon_of_another_user():
+    """In a shell of root's with a user's variables (su, sudo -E) the user's socket gets nothing of
+    root's programs. The daemons of root and of the same user do."""
+    if not harness.is_root():
+        raise Skip('only root can become another user')
+    nothing, registration = ['False', 'False'], [str(REGISTER), 'True']
+    for listener, program, expected in (
+            (4001, 0, nothing), (4001, NOBODY, nothing),
+            (0, 0, registration), (0, NOBODY, registration), (4001, 4001, registration)):
+        said = said_to_daemon_of(listener, program)
+        equal(said, expected, f'the socket of {listener} for a program of {program}')
 
 
 def as_user(uid, function):

@@ -160,6 +160,26 @@ def test_without_helpers():
             refused(machine, result, 'libcuda.so.1')
 
 
+def test_helpers_of_another_user():
+    """Root has the variables of a user (su, sudo -E): his programs are not started."""
+    if not harness.is_root():
+        raise Skip('only root can give a file to another user')
+    with Bare() as machine:
+        theirs, ours = f'{machine.directory}/theirs', f'{machine.directory}/ours'
+        for path in theirs, f'{theirs}/lib', ours:
+            os.mkdir(path)
+        os.symlink(f'{theirs}/lib', f'{ours}/link')
+        os.chown(theirs, 4001, 4001)
+        build = f'{harness.BUILD}/backend/cuda'
+        for name, value in (
+                ('GPUCR_HELPER_DIR', theirs), ('GPUCR_HELPER_DIR', f'{theirs}/lib'),
+                ('GPUCR_HELPER_DIR', f'{ours}/link'), ('GPUCR_HELPER_DIR', f'{build}:{theirs}/none'),
+                ('GPUCR_SIM_LIBDIR', theirs)):
+            result = machine.run('-f', '-o', machine.sim(), machine.mountpoint,
+                                 env={**machine.env, name: value})
+            refused(machine, result, f'{theirs} belongs to user 4001')
+
+
 def test_colon_in_the_helpers_directory():
     """Directories are divided by colons, unless there is one of the whole name."""
     with harness.Machine(start=False) as machine:

@@ -223,14 +223,17 @@ static int parse(int argc, char **argv, struct arguments *arguments)
 static int find_mount(char **ret_mount)
 {
 	const char *given = getenv("GPUCR_MOUNT");
+	struct gcr_error error;
 	_cleanup_free_ char *mount = NULL;
 	_cleanup_free_ char *ctl = NULL;
 	size_t length;
 
-	if (given && *given)
-		mount = strdup(given);
-	else if (gcr_mount_search(&mount) < 0)
+	if (given && *given) {
+		if (gcr_mount_given(given, &mount, &error) < 0)
+			return fail(error.words, NULL);
+	} else if (gcr_mount_search(&mount) < 0) {
 		return fail("no gpucrfs is mounted (GPUCR_MOUNT names it)", NULL);
+	}
 	length = mount ? strlen(mount) : 0;
 	if (length > 1 && mount[length - 1] == '/')
 		mount[length - 1] = '\0';

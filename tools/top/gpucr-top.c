@@ -76,15 +76,23 @@ static int parse_order(const char *text, enum top_order *ret_order)
 	return -EINVAL;
 }
 
-/* Finds the mount as gpucr(1) does; the caller frees the result. NULL: there is none. */
+/* Finds the mount as gpucr(1) does; the caller frees the result. NULL: a message has been printed.
+ */
 static char *find_mount(void)
 {
 	const char *given = getenv("GPUCR_MOUNT");
+	struct gcr_error error;
 	char *found = NULL;
 
-	if (given && *given)
-		return strdup(given);
-	return gcr_mount_search(&found) < 0 ? NULL : found;
+	if (given && *given) {
+		if (gcr_mount_given(given, &found, &error) < 0)
+			fprintf(stderr, "gpucr-top: %s\n", error.words);
+	} else if (gcr_mount_search(&found) < 0) {
+		fputs("gpucr-top: no gpucrfs is mounted (gpucrfs MOUNTPOINT mounts one; "
+		      "GPUCR_MOUNT names it)\n",
+		      stderr);
+	}
+	return found;
 }
 
 static int print_once(const char *mount, enum top_order order)
@@ -180,12 +188,7 @@ int main(int argc, char **argv)
 		return complain("too many arguments", argv[optind]);
 	if (!mount)
 		mount = find_mount();
-	if (!mount) {
-		fputs("gpucr-top: no gpucrfs is mounted (gpucrfs MOUNTPOINT mounts one; "
-		      "GPUCR_MOUNT "
-		      "names it)\n",
-		      stderr);
+	if (!mount)
 		return 1;
-	}
 	return show(mount, is_once, interval_usec, order);
 }

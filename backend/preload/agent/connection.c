@@ -35,21 +35,27 @@
 /* Pause between retries when too many descriptors are in flight (unix(7), ETOOMANYREFS). */
 #define SEND_PAUSE_USEC	   1000
 
+struct place {
+	struct sockaddr_un address; /* with an empty path: unused */
+	bool needs_trust;	    /* the environment names it */
+};
+
 static struct {
-	/* The addresses to try, in this order; empty: unused. */
-	struct sockaddr_un places[2];
+	struct place places[2]; /* to try, in this order */
 	struct gcr_descriptor socket;
 	struct gcr_descriptor page; /* the gate's, which closes it */
 } connection = {.socket = {.fd = -1}, .page = {.fd = -1}};
 
-static void set_place(struct sockaddr_un *place, const char *directory, const char *name)
+static void set_place(struct place *place, const char *directory, const char *name)
 {
+	struct sockaddr_un *address = &place->address;
 	int length;
 
-	place->sun_family = AF_UNIX;
-	length = snprintf(place->sun_path, sizeof(place->sun_path), "%s%s", directory, name);
-	if (length < 0 || (size_t)length >= sizeof(place->sun_path))
-		place->sun_path[0] = '\0';
+	address->sun_family = AF_UNIX;
+	length = snprintf(address->sun_path, sizeof(address->sun_path), "%s%s", directory, name);
+	if (length < 0 || (size_t)length >= sizeof(address->sun_path))
+		address->sun_path[0] = '\0';
+	place->needs_trust = strcmp(address->sun_path, SYSTEM_SOCKET) != 0;
 }
 
 void gcr_connection_prepare(void)
@@ -59,7 +65,7 @@ void gcr_connection_prepare(void)
 	struct stat status;
 
 	set_place(&connection.places[0], path ? path : SYSTEM_SOCKET, "");
-	connection.places[1].sun_path[0] = '\0';
+	connection.places[1].address.sun_path[0] = '\0';
 	if (!path && directory)
 		set_place(&connection.places[1], directory, "/gpucrfs/socket");
 
@@ -104,15 +110,17 @@ static int connect_to(const struct sockaddr_un *place)
 }
 
 /*
- * Another user's XDG_RUNTIME_DIR may be set (in a shell of root's, for instance), and that user may
- * listen there. The library registers with no daemon of another user, since the daemon gets all
- * memory of the program.
+ * The variables of another user may be set (in a shell of root's, for instance), and that user may
+ * listen where they point to. The library registers with no daemon of another user, since the
+ * daemon gets all memory of the program. Below /run only root makes a directory.
  */
-static int connect_to_users(const struct sockaddr_un *place)
+static int connect_to_daemon(const struct place *place)
 {
-	_cleanup_close_ int fd = connect_to(place);
+	_cleanup_close_ int fd = connect_to(&place->address);
 
-	return fd >= 0 && gcr_other_end_trusted(fd) < 0 ? -EPERM : TAKE_FD(fd);
+	if (fd >= 0 && place->needs_trust && gcr_other_end_trusted(fd) < 0)
+		return -EPERM;
+	return TAKE_FD(fd);
 }
 
 int gcr_connection_open(enum gcr_preload_phase phase, const char *generation)
@@ -123,9 +131,9 @@ int gcr_connection_open(enum gcr_preload_phase phase, const char *generation)
 
 	gcr_connection_close();
 	snprintf(message.generation, sizeof(message.generation), "%s", generation);
-	fd = connect_to(&connection.places[0]);
+	fd = connect_to_daemon(&connection.places[0]);
 	if (fd < 0)
-		fd = connect_to_users(&connection.places[1]);
+		fd = connect_to_daemon(&connection.places[1]);
 	r = fd < 0 ? fd : gcr_descriptor_keep_anywhere(fd, &connection.socket);
 	if (r < 0)
 		return r;

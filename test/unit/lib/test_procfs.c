@@ -8,12 +8,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
@@ -22,6 +24,7 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/clock.h"
 #include "lib/proc_file.h"
 #include "lib/proc_source.h"
 #include "test/unit/child.h"
@@ -99,6 +102,106 @@ static void test_owner(void)
 	CHECK(gcr_proc_owner(getpid(), &uid, &gid) == 0);
 	CHECK(uid == geteuid() && gid == getegid());
 	CHECK(gcr_proc_owner(NOBODY, &uid, &gid) == -ESRCH);
+}
+
+/* ---- a process with more rights than its user ---- */
+
+#define PLAIN (-1)
+
+/*
+ * A process of an ordinary user that is dumpable: with @capability, or PLAIN, and with root to
+ * return to if @returns. It says by a byte in @ready that it is as it should be.
+ */
+static pid_t start_with_rights(int capability, bool returns)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {{0}};
+	int ready[2];
+	pid_t pid;
+	char byte;
+
+	CHECK(pipe(ready) == 0);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		CHECK(prctl(PR_SET_KEEPCAPS, 1) == 0);
+		CHECK(setresgid(NOBODY, NOBODY, NOBODY) == 0);
+		CHECK(setresuid(NOBODY, NOBODY, returns ? 0 : NOBODY) == 0);
+		if (capability != PLAIN)
+			data[capability / 32].permitted = 1u << (capability % 32);
+		CHECK(syscall(SYS_capset, &header, data) == 0);
+		CHECK(prctl(PR_SET_DUMPABLE, 1) == 0);
+		CHECK(write(ready[1], "", 1) == 1);
+		for (;;)
+			pause();
+	}
+	close(ready[1]);
+	CHECK(read(ready[0], &byte, 1) == 1);
+	close(ready[0]);
+	return pid;
+}
+
+/* The kernel lets no other process of the user look into such a one: it counts as root's. */
+static void check_owner_with_rights(int capability, bool returns, uid_t expected)
+{
+	pid_t pid = start_with_rights(capability, returns);
+	uid_t uid;
+	gid_t gid;
+
+	CHECK(gcr_proc_owner(pid, &uid, &gid) == 0);
+	CHECK(uid == expected && gid == expected);
+	CHECK(gcr_proc_has_more_rights(pid) == (expected == 0));
+	CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+}
+
+static void test_more_rights(void)
+{
+	if (geteuid())
+		return;
+	check_owner_with_rights(PLAIN, false, NOBODY);
+	check_owner_with_rights(CAP_SYS_NICE, false, 0);
+	check_owner_with_rights(CAP_WAKE_ALARM, false, NOBODY);
+	check_owner_with_rights(PLAIN, true, 0);
+	CHECK(!gcr_proc_has_more_rights(getpid()));
+}
+
+/* ---- the program of a process ---- */
+
+/* It is the same until execve(2), and then another one. */
+static void test_program(void)
+{
+	struct gcr_proc_program ours, its, now;
+	int64_t until_usec = gcr_clock_usec() + 10 * GCR_USEC_PER_SEC;
+	int go[2];
+	pid_t pid;
+	char byte;
+
+	CHECK(gcr_proc_program(getpid(), &ours) == 0 && ours.start_code && ours.start_stack);
+	CHECK(gcr_proc_program(NOBODY, &its) == -ESRCH);
+	CHECK(pipe(go) == 0);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		personality(personality(0xffffffff) & ~ADDR_NO_RANDOMIZE);
+		CHECK(read(go[0], &byte, 1) == 1);
+		execlp("sleep", "sleep", "1000", NULL);
+		_exit(1);
+	}
+	CHECK(gcr_proc_program(pid, &its) == 0 && gcr_proc_program_is(&ours, &its));
+	CHECK(write(go[1], "", 1) == 1);
+	do {
+		usleep(1000);
+		CHECK(gcr_clock_usec() < until_usec);
+	} while (gcr_proc_program(pid, &now) < 0 || gcr_proc_program_is(&ours, &now));
+	CHECK(kill(pid, SIGKILL) == 0);
+	/* A process that has ended and not been waited for has no program. */
+	CHECK(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT) == 0);
+	CHECK(gcr_proc_program(pid, &now) == -ESRCH);
+	CHECK(waitpid(pid, NULL, 0) == pid);
+	close(go[0]);
+	close(go[1]);
 }
 
 /* ---- a process whose main thread has ended ---- */
@@ -188,6 +291,7 @@ static void check_questions(pid_t pid)
 /* Threads that a tracer keeps from ending come before the thread that keeps running. */
 static void test_ended_threads(int count)
 {
+	struct gcr_proc_program program, ours;
 	bool are_roots = count >= GCR_PROC_OWNER_THREADS;
 	struct gcr_proc_stat stat = {0};
 	uid_t uid, expected;
@@ -213,6 +317,13 @@ static void test_ended_threads(int count)
 	while (stat.state != 'Z');
 
 	CHECK(gcr_proc_is_ending(pid) == 0);
+	/* Also without its main thread it has the program of this test, from which it was forked.
+	 */
+	CHECK(!gcr_proc_program(getpid(), &ours));
+	if (count < GCR_PROC_THREADS_LOOKED_AT)
+		CHECK(!gcr_proc_program(pid, &program) && gcr_proc_program_is(&program, &ours));
+	else
+		CHECK(gcr_proc_program(pid, &program) == -ESRCH);
 #ifdef __SANITIZE_THREAD__
 	/* The runtime has a thread of its own, which is the first. */
 	are_roots = false;
@@ -497,6 +608,8 @@ int main(void)
 	test_stat();
 	test_status();
 	test_owner();
+	test_more_rights();
+	test_program();
 	test_ended_threads(0);
 	test_ended_threads(GCR_PROC_OWNER_THREADS - 2);
 	test_ended_threads(20);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Which mount the tools take if none is named: their user's, else root's, and never another user's.
+Nor do they take one of another user's that GPUCR_MOUNT names.
 plugin_mount.c shows programs a table of mounts of ours. usage: test_find_mount.py BUILD"""
 import os
 import re
@@ -38,18 +39,73 @@ PROGRAMS = {'gpucr-swap': (['status'], ' runs for {}\n'),
             'gpucr-top': (['--once'], 'gpucr-top: {}')}
 
 
+def plugin_mount():
+    return next(f'{BUILD}/test/unit/criu/{file}' for file in os.listdir(f'{BUILD}/test/unit/criu')
+                if re.fullmatch(r'lib.*plugin-mount\.so|plugin-mount\.so', file))
+
+
 def program(name, table, mounts, user):
     """Which of them a program asks."""
     arguments, words = PROGRAMS[name]
     env = {name: value for name, value in os.environ.items() if name != 'GPUCR_MOUNT'}
-    library = next(f'{BUILD}/test/unit/criu/{file}' for file in os.listdir(f'{BUILD}/test/unit/criu')
-                   if re.fullmatch(r'lib.*plugin-mount\.so|plugin-mount\.so', file))
-    env.update(LD_PRELOAD=library, FAKE_MOUNTINFO=table, ASAN_OPTIONS='verify_asan_link_order=0')
+    env.update(LD_PRELOAD=plugin_mount(), FAKE_MOUNTINFO=table, ASAN_OPTIONS='verify_asan_link_order=0')
     done = subprocess.run([f'{BUILD}/tools/{name}', *arguments], env=env, capture_output=True,
                           text=True, check=False, user=user)
     found = [mount for mount in mounts if words.format(mount) in done.stderr]
     check(found or 'no gpucrfs is mounted' in done.stderr, done)
     return found[0] if found else ''
+
+
+def refusal(name, table, mount, user):
+    """Why a tool does not use the mount that GPUCR_MOUNT names; '': it does."""
+    env = {**os.environ, 'GPUCR_MOUNT': mount}
+    command = [f'{BUILD}/tools/{name}']
+    if name in PROGRAMS:
+        command += PROGRAMS[name][0]
+        env.update(LD_PRELOAD=plugin_mount(), FAKE_MOUNTINFO=table,
+                   ASAN_OPTIONS='verify_asan_link_order=0')
+    else:
+        with open(command[0], encoding='utf-8') as file:
+            text = file.read().replace('/proc/self/mountinfo', table)
+        command = ['sh', '-c', text, command[0], *(['ls'] if name == 'gpucr' else ['1', 'nowhere'])]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, user=user)
+    return ''.join(re.findall('is not used: (.*)', done.stderr))
+
+
+def test_named(directory, table):
+    theirs = f'{directory}/their place'
+    for name in theirs, f'{theirs}/mnt', f'{directory}/tmp', f'{directory}/tmp/mnt':
+        os.mkdir(name)
+        with open(f'{name}/ctl', 'w', encoding='utf-8'):
+            pass
+    os.chown(theirs, OTHER, OTHER)
+    mounted, plain = f'{theirs}/mnt', f'{directory}/tmp/mnt'
+    other = 'it is on a mount of user 4001'
+    owner = f'{theirs} belongs to user 4001'
+    cases = [
+        (mounted, [line(mounted, 0)], ''),
+        (mounted, [line(mounted, USER)], ''),
+        (mounted, [line(mounted, OTHER)], other),
+        (mounted, [line(mounted, 0), line(mounted, OTHER)], other),
+        (mounted, [line(mounted, 0).replace('fuse.gpucrfs', 'fuse.sshfs')], owner),
+        (mounted, [line(f'{directory}/their', 0)], owner),
+        (mounted, [], owner),
+        (plain, [], ''),
+        # Whatever its owners seem to be.
+        (plain, [line(plain, OTHER)], other),
+        (plain, [line(plain, OTHER).replace('fuse.gpucrfs', 'fuse.sshfs')], other),
+        (plain, [line(f'{directory}/tmp', OTHER)], other),
+        (plain, [line(f'{directory}/tm', OTHER), line(f'{plain}t', OTHER)], ''),
+    ]
+    for mount, lines, expected in cases:
+        with open(table, 'w', encoding='utf-8') as file:
+            file.write(''.join(lines))
+        for name in ('gpucr', 'gpucr-migrate', *PROGRAMS):
+            if not os.path.exists(f'{BUILD}/tools/{name}'):
+                continue
+            found = refusal(name, table, mount, USER)
+            check(found.startswith(expected) and bool(found) == bool(expected),
+                  f'{name}: {found!r} of {mount} in {lines}, expected {expected!r}')
 
 
 with tempfile.TemporaryDirectory() as directory:
@@ -82,4 +138,6 @@ with tempfile.TemporaryDirectory() as directory:
                     continue  # gpucr-top is built where curses is there
                 found = program(name, table, names, user)
                 check(found == expected, f'{name}: {found!r} of {lines}, expected {expected!r}')
+    if not os.geteuid():
+        test_named(directory, table)
 print('ok')

@@ -205,6 +205,39 @@ for path in ../123 /etc/passwd training/ 12/3; do
     check "path $path: status" 2 "$status"
     check_has "path $path: words" "$path" "$work/err"
 done
+# Somebody has made places that are called like words of the verbs.
+for words in 'freeze data' 'freeze park' 'freeze unseen' 'thaw data' 'thaw trusted' 'thaw unverified' \
+    'dump leave name=x' 'dump supervised name=x' 'dump unseen name=x'; do
+    name=${words#* }
+    name=${name% *}
+    make_process "$name"
+    make_process 123
+    # shellcheck disable=SC2086 # several words
+    run $words 123
+    check "place $name: status of $words" 0 "$status"
+    check "place $name: ctl of $words" "$words" "$(cat "$GPUCR_MOUNT/123/ctl")"
+    check "place $name: its ctl" '' "$(cat "$GPUCR_MOUNT/$name/ctl")"
+    rm -r "${GPUCR_MOUNT:?}/$name"
+done
+make_process 123
+make_process data
+run freeze data 123 456
+check 'place data: status of several' 0 "$status"
+check 'place data: root ctl' 'freeze data 123 456' "$(cat "$GPUCR_MOUNT/ctl")"
+: >"$GPUCR_MOUNT/ctl"
+run thaw data ./data
+check 'place data by ./: status' 0 "$status"
+check 'place data by ./: ctl' 'thaw data' "$(cat "$GPUCR_MOUNT/data/ctl")"
+make_process data
+run drop data
+check 'place data, no word of the verb: status' 0 "$status"
+check 'place data, no word of the verb: ctl' 'drop' "$(cat "$GPUCR_MOUNT/data/ctl")"
+run status ./data
+check 'status of place data' 0 "$status"
+rm -r "$GPUCR_MOUNT/data"
+run thaw ./data
+check 'no place: status' 2 "$status"
+check_has 'no place: words' './data' "$work/err"
 run freeze ../123
 check 'path: status' 2 "$status"
 check 'path: ctl' '' "$(cat "$GPUCR_MOUNT/123/ctl")"
@@ -279,6 +312,16 @@ drop "":host2 training-789-12345
 status h:host2
 ls "":-q
 END
+cp "$GPUCR_MOUNT/status" "$work/status"
+echo 'data nobody - dumped 0 0' >>"$GPUCR_MOUNT/status"
+while IFS=: read -r words expected; do
+    check "completion of $words with a place called data" "$expected" "$(eval complete "$words")"
+done <<'END'
+thaw da:data
+thaw ./:./data
+drop da:data
+END
+cp "$work/status" "$GPUCR_MOUNT/status"
 
 env GPUCR_MOUNT="$work/none" "$gpucr" freeze 1 >"$work/out" 2>"$work/err"
 check 'no mount: status' 1 $?

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: MIT */
+/* See trusted_path.h. */
+#include "lib/trusted_path.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+
+#define OWNERS_MAX 64
+#define EVERYBODY  ((int64_t)-1)
+
+/* Who can change the last step of the path: its owner, or everybody. */
+static int owner_of(const char *path, int64_t *ret_owner)
+{
+	struct stat status;
+
+	if (stat(path, &status) < 0)
+		return -errno;
+	/* Write access to a socket allows to connect, and the sticky bit keeps files as they are.
+	 */
+	*ret_owner = !S_ISSOCK(status.st_mode) && (status.st_mode & (S_IWOTH | S_ISVTX)) == S_IWOTH
+			     ? EVERYBODY
+			     : (int64_t)status.st_uid;
+	return 0;
+}
+
+/* Cuts the last step off a path without links; false: it was "/". */
+static bool go_up(char *path)
+{
+	char *slash = strrchr(path, '/');
+
+	if (!slash || !path[1])
+		return false;
+	slash[slash == path] = '\0';
+	return true;
+}
+
+struct owners {
+	int64_t list[OWNERS_MAX];
+	size_t count;
+};
+
+static void find_owners(struct owners *owners)
+{
+	char self[PATH_MAX];
+	ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	owners->list[0] = 0;
+	owners->list[1] = geteuid();
+	owners->count = 2;
+	if (length <= 0)
+		return;
+	/* Whoever can change this program needs no variable. */
+	self[length] = '\0';
+	do {
+		if (owners->count < OWNERS_MAX && !owner_of(self, &owners->list[owners->count]))
+			owners->count++;
+	} while (go_up(self));
+}
+
+static bool is_owner(const struct owners *owners, int64_t owner)
+{
+	for (size_t i = 0; i < owners->count; i++)
+		if (owners->list[i] == owner)
+			return true;
+	return false;
+}
+
+/*
+ * Returns @path without links, and in *ret_there the part of it that is there; the caller frees
+ * both. NULL: errno.
+ */
+static char *resolve(const char *path, char **ret_there)
+{
+	_cleanup_free_ char *start = NULL;
+	_cleanup_free_ char *cut = NULL;
+	_cleanup_free_ char *there = NULL;
+	const char *missing;
+	char *whole;
+	size_t length;
+
+	if (asprintf(&start, "%s%s", *path == '/' ? "" : "./", path) < 0)
+		return NULL;
+	cut = strdup(start);
+	if (!cut)
+		return NULL;
+	length = strlen(cut);
+	while (!(there = realpath(cut, NULL))) {
+		if (errno != ENOENT)
+			return NULL;
+		while (length > 1 && cut[length - 1] == '/')
+			length--;
+		while (length > 1 && cut[length - 1] != '/')
+			length--;
+		cut[length] = '\0';
+	}
+	missing = start + length;
+	if (asprintf(&whole, "%s%s%s", there, *missing && there[1] ? "/" : "", missing) < 0)
+		return NULL;
+	*ret_there = TAKE_PTR(there);
+	return whole;
+}
+
+int gcr_trusted_path(const char *name, const char *path, char **ret_path, struct gcr_error *error)
+{
+	_cleanup_free_ char *there = NULL;
+	_cleanup_free_ char *whole = resolve(path, &there);
+	struct owners owners;
+	int64_t owner = EVERYBODY;
+
+	if (!whole)
+		return gcr_error_set(error, errno, "%s: %s: %s", name, path, strerror(errno));
+	find_owners(&owners);
+	do {
+		if (owner_of(there, &owner) < 0)
+			return gcr_error_set(error, errno, "%s: %s: %s", name, there,
+					     strerror(errno));
+		if (is_owner(&owners, owner))
+			continue;
+		if (owner == EVERYBODY)
+			return gcr_error_set(error, EPERM,
+					     "%s: %s is not used: all can write to %s", name, path,
+					     there);
+		return gcr_error_set(error, EPERM,
+				     "%s: %s is not used: %s belongs to user %u, and neither to "
+				     "root nor to you",
+				     name, path, there, (unsigned int)owner);
+	} while (go_up(there));
+	*ret_path = TAKE_PTR(whole);
+	return 0;
+}
+
+int gcr_trusted_paths(const char *name, const char *paths, char **ret_paths,
+		      struct gcr_error *error)
+{
+	_cleanup_free_ char *rest = strdup(paths);
+	_cleanup_free_ char *all = NULL;
+	char *next = rest;
+
+	if (!rest)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	if (!access(paths, F_OK))
+		return gcr_trusted_path(name, paths, ret_paths, error);
+	for (char *one; (one = strsep(&next, ":"));) {
+		_cleanup_free_ char *path = NULL;
+		char *longer;
+		int r;
+
+		if (!*one)
+			continue;
+		r = gcr_trusted_path(name, one, &path, error);
+		if (r < 0)
+			return r;
+		if (asprintf(&longer, "%s%s%s", all ? all : "", all ? ":" : "", path) < 0)
+			return gcr_error_set(error, ENOMEM, "out of memory");
+		free(all);
+		all = longer;
+	}
+	if (!all)
+		return gcr_error_set(error, EINVAL, "%s names no directory", name);
+	*ret_paths = TAKE_PTR(all);
+	return 0;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+/* Whether another user can change what a path from the environment leads to. */
+#ifndef GCR_LIB_TRUSTED_PATH_H
+#define GCR_LIB_TRUSTED_PATH_H
+
+#include "lib/error.h"
+
+/*
+ * Resolves @path, which the variable @name of the environment contains: the environment can be
+ * that of another user (su, sudo -E). The path and each directory above it have to belong to root,
+ * to this user, or to an owner on the way to this program itself, and others must not be able to
+ * write to them. What is missing at the end of the path is appended as it is. Returns the path
+ * without links, which the caller frees, and has to use instead of @path: 0; -EPERM: another user
+ * can change it; other -errno. Errors come with a message.
+ */
+int gcr_trusted_path(const char *name, const char *path, char **ret_path, struct gcr_error *error);
+
+/*
+ * The same of a list of directories, separated by ':', unless there is one of the whole name. Empty
+ * ones are left out.
+ */
+int gcr_trusted_paths(const char *name, const char *paths, char **ret_paths,
+		      struct gcr_error *error);
+
+#endif

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Variables of a user in a shell of root's (su, sudo -E): the tools run no code of his and write no
+verbs to files of his, but do to root's and to those of their own user. usage:
+test_others_variables.py BUILD"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+BUILD = sys.argv[1]
+OTHER, USER = 4001, 4002
+PRELOAD = f'{BUILD}/backend/preload'
+SIM = f'{BUILD}/backend/sim'
+SKIPPED = 77
+
+
+def check(ok, words):
+    if not ok:
+        sys.exit(f'failed: {words}')
+
+
+def run(*command, user=0, **env):
+    clean = {name: value for name, value in os.environ.items()
+             if not name.startswith('GPUCR_') and name not in ('LD_PRELOAD', 'LD_LIBRARY_PATH')}
+    return subprocess.run(command, env={**clean, **env}, capture_output=True, text=True,
+                          check=False, user=user, stdin=subprocess.DEVNULL)
+
+
+def show(*options, **more):
+    """The variables that a program under gpucr-run gets."""
+    return run(f'{BUILD}/tools/gpucr-run', *options, 'sh', '-c',
+               'printf "%s\\n" "${LD_PRELOAD-}" "${LD_LIBRARY_PATH-}"', **more)
+
+
+def make(path, owner, mode=0o755):
+    os.makedirs(path, exist_ok=True)
+    os.chown(path, owner, owner)
+    os.chmod(path, mode)
+    return path
+
+
+def library_in(directory, owner=0):
+    path = f'{directory}/libgpucr-preload.so'
+    shutil.copy(f'{PRELOAD}/libgpucr-preload.so', path)
+    os.chown(path, owner, owner)
+    return path
+
+
+def refused(done, words):
+    check(done.returncode == 1 and words in done.stderr, (words, done))
+    check(not done.stdout, done)
+
+
+def test_code(top):
+    theirs = make(f'{top}/theirs', OTHER)
+    below = make(f'{theirs}/below', 0)
+    ours = make(f'{top}/ours', 0)
+    users = make(f'{top}/users', USER)
+    all_may = make(f'{top}/all', 0, 0o777)
+    link = f'{ours}/link'
+    os.symlink(theirs, link)
+    library_in(theirs)
+    good, file_of_theirs = library_in(ours), f'{ours}/theirs.so'
+    shutil.copy(good, file_of_theirs)
+    os.chown(file_of_theirs, OTHER, OTHER)
+    hip = f'{make(f"{ours}/hip", 0)}/libgpucr-preload-hip.so'
+    os.symlink(f'{theirs}/libgpucr-preload.so', hip)
+    beside = library_in(f'{ours}/hip')
+    whose = f'belongs to user {OTHER}'
+
+    for path in (f'{theirs}/libgpucr-preload.so', library_in(below), file_of_theirs,
+                 f'{link}/libgpucr-preload.so'):
+        for name in 'GPUCR_PRELOAD', 'GPUCR_PRELOAD_HIP':
+            refused(show(**{name: path}), whose)
+            refused(show(**{name: path}, user=USER), whose)
+    refused(show(GPUCR_PRELOAD=beside), whose)
+    refused(show(GPUCR_PRELOAD=library_in(all_may)), 'all can write to')
+    for path in theirs, below, link:
+        if path != link:
+            os.symlink(f'{SIM}/libcuda.so.1', f'{path}/libcuda.so.1')
+        refused(show('--sim', GPUCR_SIM_LIBDIR=path), whose)
+    # Who can change the link later cannot say then what is loaded.
+    os.symlink(good, f'{theirs}/link.so')
+    done = show(GPUCR_PRELOAD=f'{theirs}/link.so')
+    check(done.stdout.splitlines()[0].split(':')[-1] == good, done)
+
+    for user, path in ((0, good), (USER, good), (USER, library_in(users, USER)), (OTHER, file_of_theirs),
+                       (OTHER, f'{theirs}/libgpucr-preload.so')):
+        done = show(GPUCR_PRELOAD=path, GPUCR_PRELOAD_HIP='', user=user)
+        check(done.returncode == 0 and path in done.stdout.splitlines()[0].split(':'), (user, done))
+    done = show(GPUCR_PRELOAD='', user=USER)
+    check(done.returncode == 0 and 'libgpucr' not in done.stdout, done)
+    done = show(GPUCR_PRELOAD=f'{theirs}/none/none.so')
+    check(done.returncode == 0 and 'libgpucr' not in done.stdout, done)
+    done = show('--sim', GPUCR_SIM_LIBDIR=SIM, user=USER)
+    check(done.returncode == 0 and done.stdout.splitlines()[1] == SIM, done)
+
+
+def make_mount(path, owner):
+    make(path, owner)
+    make(f'{path}/123', owner)
+    for name in 'ctl', '123/ctl', '123/error':
+        with open(f'{path}/{name}', 'w', encoding='utf-8'):
+            pass
+        os.chmod(f'{path}/{name}', 0o666)
+    return path
+
+
+TOOLS = (('gpucr', 'freeze', '123'), ('gpucr', 'ls'), ('gpucr-migrate', '123', 'nowhere'),
+         ('gpucr-swap', 'status'), ('gpucr-top', '--once'))
+
+
+def test_mounts(top):
+    theirs = make_mount(f'{top}/their mount', OTHER)
+    victim = f'{top}/victim'
+    with open(victim, 'w', encoding='utf-8'):
+        pass
+    os.remove(f'{theirs}/123/ctl')
+    os.symlink(victim, f'{theirs}/123/ctl')
+    link = f'{make(f"{top}/links", 0)}/link'
+    os.symlink(theirs, link)
+    for name, *arguments in TOOLS:
+        if not os.path.exists(f'{BUILD}/tools/{name}'):
+            continue
+        for value in theirs, f'{theirs}/', link:
+            for user in 0, USER:
+                done = run(f'{BUILD}/tools/{name}', *arguments, user=user, GPUCR_MOUNT=value)
+                refused(done, f'belongs to user {OTHER}')
+        for user in 0, USER:
+            ours = make_mount(f'{top}/mount of {user}', user)
+            done = run(f'{BUILD}/tools/{name}', *arguments, user=user, GPUCR_MOUNT=ours)
+            check('is not used' not in done.stderr, done)
+    check(os.path.getsize(victim) == 0, 'something was written to a file of root\'s')
+    ours = make_mount(f'{top}/mount of 0', 0)
+    check(run(f'{BUILD}/tools/gpucr', 'freeze', '123', GPUCR_MOUNT=ours).returncode == 0, 'own mount')
+
+
+if os.geteuid():
+    print('skipped: several users are needed')
+    sys.exit(SKIPPED)
+with tempfile.TemporaryDirectory() as directory:
+    os.chmod(directory, 0o755)
+    test_code(directory)
+    test_mounts(directory)
+print('ok')
