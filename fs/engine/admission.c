@@ -15,14 +15,18 @@ struct gcr_admission {
 		int64_t since_usec;
 	} gpus[GCR_GPUS_MAX];
 	struct gcr_need *needs;
+	struct gcr_fair_queue queue;
+	struct gcr_fair_history histories[GCR_GPUS_MAX]; /* of the queue, by index */
 };
 
 struct gcr_admission *gcr_admission_create(void)
 {
 	struct gcr_admission *admission = calloc(1, sizeof(*admission));
 
-	if (admission)
-		pthread_mutex_init(&admission->lock, NULL);
+	if (!admission)
+		return NULL;
+	pthread_mutex_init(&admission->lock, NULL);
+	admission->queue.histories = admission->histories;
 	return admission;
 }
 
@@ -34,21 +38,61 @@ void gcr_admission_destroy(struct gcr_admission *admission)
 	free(admission);
 }
 
-bool gcr_admission_take(struct gcr_admission *admission, uint32_t mask, pid_t pid)
+static bool is_free_locked(const struct gcr_admission *admission, uint32_t mask)
 {
-	int64_t now_usec = gcr_clock_usec();
-
-	GCR_LOCK_SCOPE(&admission->lock);
-
 	for (unsigned int i = 0; i < GCR_GPUS_MAX; i++)
 		if (mask & 1u << i && admission->gpus[i].pid)
 			return false;
+	return true;
+}
+
+static void take_locked(struct gcr_admission *admission, uint32_t mask, pid_t pid)
+{
+	int64_t now_usec = gcr_clock_usec();
+
 	for (unsigned int i = 0; i < GCR_GPUS_MAX; i++)
 		if (mask & 1u << i) {
 			admission->gpus[i].pid = pid;
 			admission->gpus[i].since_usec = now_usec;
 		}
+}
+
+bool gcr_admission_take(struct gcr_admission *admission, uint32_t mask, pid_t pid)
+{
+	GCR_LOCK_SCOPE(&admission->lock);
+
+	if (!is_free_locked(admission, mask))
+		return false;
+	take_locked(admission, mask, pid);
 	return true;
+}
+
+void gcr_admission_join(struct gcr_admission *admission, struct gcr_fair_waiter *waiter)
+{
+	GCR_LOCK_SCOPE(&admission->lock);
+
+	gcr_fair_queue_join(&admission->queue, waiter);
+}
+
+bool gcr_admission_take_turn(struct gcr_admission *admission, struct gcr_fair_waiter *waiter,
+			     pid_t pid)
+{
+	GCR_LOCK_SCOPE(&admission->lock);
+
+	if (!is_free_locked(admission, waiter->mask) ||
+	    !gcr_fair_queue_is_first(&admission->queue, waiter))
+		return false;
+	gcr_fair_queue_quit(&admission->queue, waiter);
+	gcr_fair_queue_note(&admission->queue, waiter->mask, waiter->client);
+	take_locked(admission, waiter->mask, pid);
+	return true;
+}
+
+void gcr_admission_quit(struct gcr_admission *admission, struct gcr_fair_waiter *waiter)
+{
+	GCR_LOCK_SCOPE(&admission->lock);
+
+	gcr_fair_queue_quit(&admission->queue, waiter);
 }
 
 static void leave_locked(struct gcr_admission *admission, uint32_t mask)

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "fs/base/fair_queue.h"
 #include "lib/protocol.h"
 
 struct gcr_admission;
@@ -46,10 +47,24 @@ struct gcr_admission *gcr_admission_create(void);
 void gcr_admission_destroy(struct gcr_admission *admission);
 
 /*
- * Takes the right to put memory on the GPUs of @mask (bit = index) for @pid alone. Takes all of
- * them, or returns false if another process has one. gcr_admission_leave() gives them back.
+ * Takes the right to put memory on the GPUs of @mask (bit = index) for @pid alone, whoever waits
+ * for it. Takes all of them, or returns false if another process has one. gcr_admission_leave()
+ * gives them back.
  */
 bool gcr_admission_take(struct gcr_admission *admission, uint32_t mask, pid_t pid);
+
+/*
+ * The same in turn: gcr_admission_join() adds @waiter, whose client, mask and is_urgent are set, to
+ * those that wait (fs/base/fair_queue.h). gcr_admission_take_turn() is then called again and again;
+ * it takes all GPUs of the mask and ends the wait, or returns false if one is not free, or if
+ * others come first. gcr_admission_quit() ends the wait without that; a wait that has ended is
+ * ignored.
+ */
+void gcr_admission_join(struct gcr_admission *admission, struct gcr_fair_waiter *waiter);
+bool gcr_admission_take_turn(struct gcr_admission *admission, struct gcr_fair_waiter *waiter,
+			     pid_t pid);
+void gcr_admission_quit(struct gcr_admission *admission, struct gcr_fair_waiter *waiter);
+
 void gcr_admission_leave(struct gcr_admission *admission, uint32_t mask);
 
 /*

@@ -30,6 +30,21 @@
 /* Interval between attempts to take the admission. */
 #define ADMIT_LOOK_MSEC	    20
 
+/* Takes the worker of a GPU for a question. Errors of gcr_helpers_take_worker(). */
+static int take_worker(struct gcr_driver_session *driver, const uint8_t uuid[GCR_UUID_BYTES],
+		       struct gcr_helper **ret_worker, struct gcr_error *error)
+{
+	struct gcr_worker_wait wait = {
+		.client = gcr_task_client(driver->task),
+		.is_urgent = true, /* the turn is short, and the caller may hold the admission */
+		.timeout_usec = GCR_DRIVER_HELPER_WAIT_USEC,
+		.wake_fd = driver->process->pidfd,
+	};
+
+	return gcr_helpers_take_worker(driver->vendor->helpers, uuid, false, &wait, ret_worker,
+				       error);
+}
+
 /*
  * Checks the free VRAM of a GPU for which NVML does not report it: a worker allocates @bytes and
  * frees them.
@@ -42,9 +57,7 @@ static int try_worker(struct gcr_driver_session *driver, const uint8_t uuid[GCR_
 	struct gcr_result answer = {0};
 	int result;
 
-	result = gcr_helpers_take_worker(driver->vendor->helpers, uuid, false,
-					 GCR_DRIVER_HELPER_WAIT_USEC, driver->process->pidfd,
-					 &worker, error);
+	result = take_worker(driver, uuid, &worker, error);
 	if (!result)
 		result = gcr_helper_request(worker, GCR_MESSAGE_RESERVE, &request, sizeof(request),
 					    error);
@@ -115,8 +128,8 @@ bool gcr_driver_end_idle_worker(struct gcr_driver_session *driver,
 	struct gcr_helper *worker = NULL;
 
 	if (driver->ended_count == GCR_ARRAY_SIZE(driver->ended) ||
-	    gcr_helpers_take_idle_worker(driver->vendor->helpers, uuid, is_second, BORROWED_USEC,
-					 &worker) < 0)
+	    gcr_helpers_take_idle_worker(driver->vendor->helpers, uuid, is_second,
+					 gcr_task_client(driver->task), BORROWED_USEC, &worker) < 0)
 		return false;
 	driver->ended_bytes += gcr_gpus_process_bytes(driver->daemon->gpus, gcr_helper_pid(worker));
 	gcr_helper_kill(worker);
@@ -149,24 +162,15 @@ static bool end_idle_workers(struct gcr_driver_session *driver, const struct gcr
 }
 
 /*
- * Waits for the admission of the GPUs of @mask and takes it. A roll-back waits too, since the
- * process must not be left frozen for want of it; only the end of the process or of the daemon ends
- * that wait. -ECANCELED; -ETIMEDOUT: an undone freeze gives up.
+ * Waits in turn for the admission of the GPUs that @waiter wants, and takes it. Errors of
+ * wait_admission().
  */
-static int wait_admission(struct gcr_driver_session *driver, uint32_t mask, struct gcr_error *error)
+static int wait_in_turn(struct gcr_driver_session *driver, struct gcr_fair_waiter *waiter,
+			struct gcr_error *error)
 {
 	struct gcr_admission *admission = driver->daemon->admission;
-	uint32_t kept = gcr_swap_take_admission(driver->task);
 
-	/* Keep the kept admission, and take the rest only if all of it is free at once. */
-	if (kept && gcr_admission_take(admission, mask & ~kept, driver->process->pid)) {
-		driver->admitted = kept | mask;
-		return 0;
-	}
-	/* Take all GPUs at once: a task that holds one GPU and waits for another could deadlock. */
-	if (kept)
-		gcr_admission_leave(admission, kept);
-	while (!gcr_admission_take(admission, mask, driver->process->pid)) {
+	while (!gcr_admission_take_turn(admission, waiter, driver->process->pid)) {
 		if (driver->rolling_back ? gcr_driver_session_must_leave(driver)
 					 : gcr_task_stopped(driver->task) != 0)
 			return gcr_error_set(error, ECANCELED,
@@ -177,8 +181,39 @@ static int wait_admission(struct gcr_driver_session *driver, uint32_t mask, stru
 			gcr_driver_check_deadline(driver);
 		gcr_driver_session_pause(driver, ADMIT_LOOK_MSEC);
 	}
-	driver->admitted = mask;
 	return 0;
+}
+
+/*
+ * Waits for the admission of the GPUs of @mask and takes it. A roll-back waits too, since the
+ * process must not be left frozen for want of it; only the end of the process or of the daemon ends
+ * that wait. -ECANCELED; -ETIMEDOUT: an undone freeze gives up.
+ */
+static int wait_admission(struct gcr_driver_session *driver, uint32_t mask, struct gcr_error *error)
+{
+	struct gcr_admission *admission = driver->daemon->admission;
+	uint32_t kept = gcr_swap_take_admission(driver->task);
+	struct gcr_fair_waiter waiter = {
+		.client = gcr_task_client(driver->task),
+		.mask = mask,
+		.is_urgent = driver->rolling_back,
+	};
+	int result;
+
+	/* Keep the kept admission, and take the rest only if all of it is free at once. */
+	if (kept && gcr_admission_take(admission, mask & ~kept, driver->process->pid)) {
+		driver->admitted = kept | mask;
+		return 0;
+	}
+	/* Take all GPUs at once: a task that holds one GPU and waits for another could deadlock. */
+	if (kept)
+		gcr_admission_leave(admission, kept);
+	gcr_admission_join(admission, &waiter);
+	result = wait_in_turn(driver, &waiter, error);
+	gcr_admission_quit(admission, &waiter);
+	if (!result)
+		driver->admitted = mask;
+	return result;
 }
 
 /*
@@ -291,9 +326,7 @@ static int free_bytes(struct gcr_driver_session *driver, const struct gcr_gpu_in
 	reply = calloc(1, sizeof(*reply));
 	if (!reply)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	result = gcr_helpers_take_worker(driver->vendor->helpers, gpu->uuid, false,
-					 GCR_DRIVER_HELPER_WAIT_USEC, driver->process->pidfd,
-					 &worker, error);
+	result = take_worker(driver, gpu->uuid, &worker, error);
 	if (!result)
 		result = gcr_helper_request(worker, GCR_MESSAGE_QUERY, NULL, 0, error);
 	if (!result)
@@ -451,6 +484,7 @@ int gcr_driver_take_stock(struct gcr_driver_session *driver, struct gcr_error *e
 				     "the process uses a GPU in MIG mode, which the driver cannot "
 				     "checkpoint");
 	driver->bytes = bytes;
+	driver->patience_bytes = bytes;
 	gcr_task_set_bytes(driver->task, bytes);
 	return 0;
 }

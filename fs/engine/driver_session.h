@@ -64,6 +64,9 @@ struct gcr_driver_session {
 	int64_t stopped_usec; /* since when the process has been seen stopped, 0: not stopped */
 	int64_t waited_usec;  /* sum of earlier waits while something was held */
 	int64_t gated_usec;   /* the same for waits for GPU work, which have their own limit */
+	int64_t queued_usec;  /* sum of waits for workers while something was held */
+	/* Bytes for which the process has more time, none of them by the library's word alone. */
+	uint64_t patience_bytes;
 	bool has_workers;     /* the session holds workers that other verbs may wait for */
 	bool is_gating;	      /* the current wait is for work on the process's GPUs */
 	bool is_halted;	      /* the daemon has stopped the process's threads */
@@ -74,6 +77,8 @@ struct gcr_driver_session {
 	 * nothing else.
 	 */
 	void (*let_others)(struct gcr_driver_session *driver);
+	/* Bytes that have been moved by now, beside patience_bytes. NULL: none. */
+	uint64_t (*moved_bytes)(struct gcr_driver_session *driver);
 };
 
 /*
@@ -302,7 +307,8 @@ void gcr_driver_record_places(struct gcr_driver_session *driver);
  * gcr_driver_begin_wait() and gcr_driver_end_wait() enclose every wait for the process itself, its
  * library or its driver; gcr_driver_check_stall() is called in the wait, a few times a second. When
  * the wait has lasted too long (the process is stopped, the verb is late, or all its waits together
- * exceed a limit), the admission becomes a need, the swap is notified, and driver->let_others() is
+ * exceed a limit, which grows with the bytes that the driver reports or that have been moved), the
+ * admission becomes a need, the swap is notified, and driver->let_others() is
  * called.
  */
 void gcr_driver_begin_wait(struct gcr_driver_session *driver);

@@ -27,6 +27,11 @@
 /* Limit for all waits of a verb together, plus the driver's time per byte (1 GB/s). */
 #define PATIENCE_USEC  (10 * GCR_USEC_PER_SEC)
 #define BYTES_PER_USEC 1024
+/*
+ * The least of the limit that is left to a verb which has waited for workers: those that wait for
+ * what it holds have waited all that time, too.
+ */
+#define LEAST_USEC     (3 * GCR_USEC_PER_SEC)
 /* Limit for GPU work to end, in a swap. */
 #define GATE_USEC      (60 * GCR_USEC_PER_SEC)
 /* Extra time after the deadline: an answer that is due then may be a little late. */
@@ -103,17 +108,38 @@ static bool is_stopped(struct gcr_driver_session *driver, int64_t now_usec)
 	return now_usec >= driver->stopped_usec + STOPPED_USEC;
 }
 
+/*
+ * How long the process may keep others waiting. The size that its library lists does not count: a
+ * library that lies could delay others for as long as it likes.
+ */
+static int64_t find_patience(struct gcr_driver_session *driver)
+{
+	int64_t patience_usec = PATIENCE_USEC - driver->queued_usec;
+
+	if (patience_usec < LEAST_USEC)
+		patience_usec = LEAST_USEC;
+	return patience_usec + (int64_t)(driver->patience_bytes / BYTES_PER_USEC);
+}
+
+static bool has_lost_patience(struct gcr_driver_session *driver, int64_t now_usec)
+{
+	int64_t waited_usec = now_usec - driver->asked_usec;
+	int64_t left_usec;
+
+	if (driver->is_gating)
+		return driver->gated_usec + waited_usec > GATE_USEC;
+	left_usec = find_patience(driver) - driver->waited_usec - waited_usec;
+	/* Looking at what has been moved may take a while. */
+	if (left_usec < 0 && driver->moved_bytes)
+		left_usec += (int64_t)(driver->moved_bytes(driver) / BYTES_PER_USEC);
+	return left_usec < 0;
+}
+
 static bool is_late(struct gcr_driver_session *driver, int64_t now_usec)
 {
 	struct gcr_task *task = driver->task;
-	int64_t patience_usec = PATIENCE_USEC + (int64_t)(task->bytes / BYTES_PER_USEC);
-	int64_t waited_usec = driver->waited_usec;
 
-	if (driver->is_gating) {
-		patience_usec = GATE_USEC;
-		waited_usec = driver->gated_usec;
-	}
-	if (waited_usec + now_usec - driver->asked_usec > patience_usec)
+	if (has_lost_patience(driver, now_usec))
 		return true;
 	return !task->recovery && now_usec > gcr_task_deadline_usec(task) + LATE_USEC;
 }

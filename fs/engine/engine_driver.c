@@ -307,6 +307,7 @@ static int thaw(struct gcr_driver_session *driver, enum gcr_state *ret_state,
 	if (state == GCR_CONTROL_CHECKPOINTED) {
 		driver->task->timing.bytes = need_of(driver->process);
 		gcr_task_set_bytes(driver->task, driver->task->timing.bytes);
+		driver->patience_bytes = driver->task->timing.bytes;
 		result = gcr_driver_take_admission(driver, error);
 		if (result < 0)
 			return result == -ECANCELED ? gcr_driver_session_stopped(error) : result;

@@ -50,11 +50,27 @@ static void let_others(struct gcr_driver_session *driver)
 	gcr_vmm_give_usage_up(vmm);
 }
 
+/*
+ * Bytes that have been moved by now, as driver->moved_bytes(): device memory of which workers have
+ * handles, up to what the process can have (two handles can be of the same memory), and managed
+ * memory that is in files.
+ */
+static uint64_t moved_bytes(struct gcr_driver_session *driver)
+{
+	struct gcr_vmm *vmm = (struct gcr_vmm *)((char *)driver - offsetof(struct gcr_vmm, driver));
+	uint64_t bytes = vmm->imported_bytes;
+
+	if (bytes > vmm->used_bytes)
+		bytes = vmm->used_bytes;
+	return vmm->transit ? bytes + gcr_transit_held_bytes(vmm->transit) : bytes;
+}
+
 void gcr_vmm_init(struct gcr_vmm *vmm, struct gcr_task *task)
 {
 	*vmm = (struct gcr_vmm){0};
 	gcr_driver_session_init(&vmm->driver, task, task->process->vendor->backend->engine);
 	vmm->driver.let_others = let_others;
+	vmm->driver.moved_bytes = moved_bytes;
 }
 
 /*

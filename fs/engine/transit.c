@@ -215,6 +215,25 @@ int gcr_transit_open(const struct gcr_transit *transit, size_t index)
 			       : open_named(transit, index, O_RDWR);
 }
 
+uint64_t gcr_transit_held_bytes(const struct gcr_transit *transit)
+{
+	uint64_t sum = 0;
+
+	if (transit->fd < 0)
+		return gcr_snapshot_files_bytes(transit->snapshot, transit->first);
+	for (size_t i = 0; i < transit->fds_count; i++) {
+		uint64_t most = bytes_of(transit, transit->first + i);
+		struct stat stat;
+		uint64_t held;
+
+		if (fstat(transit->fds[i], &stat) < 0)
+			continue;
+		held = (uint64_t)stat.st_blocks * 512;
+		sum += held < most ? held : most;
+	}
+	return sum;
+}
+
 /* ---- copying ---- */
 
 /* A piece of one extent's file, which one thread copies. */

@@ -48,6 +48,9 @@ int gcr_transit_create(struct gcr_snapshot *snapshot, size_t first, struct gcr_q
  */
 int gcr_transit_open(const struct gcr_transit *transit, size_t index);
 
+/* Bytes of memory that the files have now, without what is past their extents' ends. */
+uint64_t gcr_transit_held_bytes(const struct gcr_transit *transit);
+
 /*
  * Begins to copy all files to the other side, on threads; one copy at a time. GCR_TRANSIT_IN: to be
  * called before the library has any of the files. GCR_TRANSIT_OUT, GCR_TRANSIT_BACK: bytes that the

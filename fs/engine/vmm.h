@@ -46,7 +46,9 @@ struct gcr_vmm {
 	const struct gcr_extent *extents;
 	struct gcr_extent *own_extents; /* target of `extents` before there is a snapshot */
 	size_t count;
-	size_t device_count; /* the first extents, which are device memory */
+	size_t device_count;	 /* the first extents, which are device memory */
+	uint64_t imported_bytes; /* of a freeze: device memory of which workers have handles */
+	uint64_t used_bytes;	 /* of a freeze: the most of them that the process can have */
 	struct gcr_vmm_worker workers[GCR_GPUS_MAX];
 	unsigned int workers_count;
 	struct gcr_halt *halt;	  /* the program's threads are stopped, NULL: they are not */

@@ -190,6 +190,27 @@ static int check_parts(struct gcr_vmm *vmm, struct gcr_error *error)
 }
 
 /*
+ * Notes how much of the process's time may be due to its size: of what the library lists only what
+ * the driver knows of. The rest counts when it has been moved: see driver->moved_bytes().
+ */
+static void note_patience(struct gcr_vmm *vmm)
+{
+	struct gcr_driver_session *driver = &vmm->driver;
+	uint64_t taken_bytes = driver->need_unknown ? 0 : driver->patience_bytes;
+	bool is_known;
+
+	vmm->used_bytes = gcr_gpus_process_bytes(driver->daemon->gpus, driver->process->pid);
+	if (taken_bytes > vmm->used_bytes)
+		vmm->used_bytes = taken_bytes;
+	is_known = vmm->used_bytes;
+	/* Without a figure, no more than what is listed: a library can send handles twice. */
+	for (size_t i = 0; !is_known && i < vmm->device_count; i++)
+		vmm->used_bytes += vmm->extents[i].bytes;
+	/* What is left to the driver, which moves that by itself. */
+	driver->patience_bytes = driver->need_unknown ? 0 : driver->bytes;
+}
+
+/*
  * Lists the memory to be moved, and takes files for it from the store. Called with the gate closed.
  * -ENOSPC, -EDQUOT, -ENOMEM, -EOPNOTSUPP.
  */
@@ -214,6 +235,7 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 	for (size_t i = vmm->device_count; i < vmm->count; i++)
 		vmm->timing.bytes += vmm->extents[i].bytes;
 	gcr_task_set_bytes(driver->task, vmm->timing.bytes + driver->bytes);
+	note_patience(vmm);
 	if (gcr_driver_takes_control(driver)) {
 		result = gcr_driver_check_host_room(driver, error);
 		if (result < 0)

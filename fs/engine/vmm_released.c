@@ -137,6 +137,9 @@ struct gcr_vmm_usage *gcr_vmm_note_usage(struct gcr_vmm *vmm)
 	_cleanup_free_ struct gcr_vmm_usage *usage = NULL;
 	struct gcr_driver_session *driver = &vmm->driver;
 	int64_t until_usec = gcr_clock_usec() + ALONE_USEC;
+	struct gcr_fair_waiter waiter = {
+		.client = gcr_task_client(driver->task), .is_urgent = true, /* it holds workers */
+	};
 	struct gcr_error unused;
 
 	/* In a swap the thaw takes the VRAM that becomes free, and has the admission for it. */
@@ -155,10 +158,13 @@ struct gcr_vmm_usage *gcr_vmm_note_usage(struct gcr_vmm *vmm)
 	}
 	usage->gpus_count = vmm->workers_count;
 	usage->admitted = gcr_vmm_gpu_mask(vmm);
-	while (!gcr_admission_take(driver->daemon->admission, usage->admitted,
-				   driver->process->pid)) {
-		if (gcr_clock_usec() > until_usec || gcr_driver_session_must_leave(driver))
+	waiter.mask = usage->admitted;
+	gcr_admission_join(driver->daemon->admission, &waiter);
+	while (!gcr_admission_take_turn(driver->daemon->admission, &waiter, driver->process->pid)) {
+		if (gcr_clock_usec() > until_usec || gcr_driver_session_must_leave(driver)) {
+			gcr_admission_quit(driver->daemon->admission, &waiter);
 			return NULL;
+		}
 		gcr_driver_session_pause(driver, ALONE_MSEC);
 	}
 	if (gcr_driver_query(driver, &usage->before, &unused) < 0) {

@@ -167,6 +167,21 @@ static int take(struct gcr_vmm *vmm, int (*step)(struct gcr_vmm *, struct gcr_er
 	}
 }
 
+/* Bytes of VRAM that a thaw fills. Of managed memory counts what is in its files. */
+static uint64_t frozen_bytes(struct gcr_vmm *vmm)
+{
+	struct gcr_process *process = vmm->driver.process;
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < vmm->device_count; i++)
+		bytes += vmm->extents[i].bytes;
+	pthread_mutex_lock(&process->lock);
+	for (unsigned int i = 0; vmm->needs_control && i < process->shares_count; i++)
+		bytes += process->shares[i].bytes;
+	pthread_mutex_unlock(&process->lock);
+	return bytes;
+}
+
 /* Takes VRAM for the whole process. Until then nothing of the process is touched. */
 static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct gcr_error *error)
 {
@@ -179,6 +194,7 @@ static int take_vram(struct gcr_vmm *vmm, enum gcr_control_state control, struct
 	mask = vmm->needs_control ? gcr_driver_need_mask(driver) : 0;
 	mask |= gcr_swap_gpus(driver->task);
 	gcr_task_set_bytes(driver->task, gcr_snapshot_bytes(vmm->snapshot));
+	driver->patience_bytes = frozen_bytes(vmm);
 	result = gcr_vmm_assign(vmm, error);
 	/* Users may have written the metadata: other thaws do not wait while they are read. */
 	if (!result)

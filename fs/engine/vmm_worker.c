@@ -211,33 +211,63 @@ static int open_session(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, uint
 	return ask(vmm, worker, type, &session, sizeof(session), fds, fds_count, error);
 }
 
+/* A wait for a worker. */
+struct wait {
+	struct gcr_driver_session *driver;
+	int64_t until_usec; /* before that the deadline is not looked at */
+};
+
+static bool must_stop(struct gcr_driver_session *driver)
+{
+	return gcr_task_stopped(driver->task) || gcr_driver_session_must_leave(driver);
+}
+
+static bool is_to_stop(void *data)
+{
+	struct wait *wait = data;
+	struct gcr_driver_session *driver = wait->driver;
+
+	if (must_stop(driver) || gcr_swap_gives_up(driver->task))
+		return true;
+	/* Copies of other tasks may take long, but those have deadlines of their own. */
+	if (gcr_clock_usec() > wait->until_usec)
+		gcr_driver_check_deadline(driver);
+	return false;
+}
+
 /* Takes one worker, waiting for tasks that have it; ends early if the operation is stopped. */
 static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_error *error)
 {
 	struct gcr_driver_session *driver = &vmm->driver;
-	int64_t until_usec = gcr_clock_usec() + GCR_DRIVER_HELPER_WAIT_USEC;
+	struct wait data = {
+		.driver = driver,
+		.until_usec = gcr_clock_usec() + GCR_DRIVER_HELPER_WAIT_USEC,
+	};
+	bool holds = driver->admitted || driver->has_workers || driver->task->swap;
+	struct gcr_worker_wait wait = {
+		.client = gcr_task_client(driver->task),
+		.is_urgent = holds,
+		.timeout_usec = -1,
+		.wake_fd = driver->process->pidfd,
+		.is_to_stop = is_to_stop,
+		.data = &data,
+	};
+	int result;
 
 	worker->is_second = gcr_swap_needs_second(driver->task);
-	for (;;) {
-		int result =
-			gcr_helpers_take_worker(driver->vendor->helpers, worker->uuid,
-						worker->is_second, GCR_DRIVER_HELPER_WAIT_USEC / 20,
-						driver->process->pidfd, &worker->helper, error);
-
-		if (!result) {
-			gcr_helper_set_user(worker->helper, driver->process->pid);
-			driver->has_workers = true;
-		}
-		if (result != -ETIMEDOUT)
-			return result;
-		if (gcr_task_stopped(driver->task) || gcr_driver_session_must_leave(driver))
-			return gcr_driver_session_stopped(error);
-		if (gcr_swap_gives_up(driver->task))
-			return gcr_error_set(error, ETIMEDOUT, "the GPU's worker is not free");
-		/* Copies of other tasks may take long, but those have deadlines of their own. */
-		if (gcr_clock_usec() > until_usec)
-			gcr_driver_check_deadline(driver);
+	result = gcr_helpers_take_worker(driver->vendor->helpers, worker->uuid, worker->is_second,
+					 &wait, &worker->helper, error);
+	if (holds)
+		driver->queued_usec += wait.queued_usec;
+	if (!result) {
+		gcr_helper_set_user(worker->helper, driver->process->pid);
+		driver->has_workers = true;
 	}
+	if (result != -ECANCELED)
+		return result;
+	if (must_stop(driver))
+		return gcr_driver_session_stopped(error);
+	return gcr_error_set(error, ETIMEDOUT, "the GPU's worker is not free");
 }
 
 int gcr_vmm_open_sessions(struct gcr_vmm *vmm, uint16_t type, uint32_t copies_in_flight,
@@ -278,6 +308,8 @@ int gcr_vmm_import(struct gcr_vmm *vmm, uint32_t first, uint32_t count, const in
 		worker->has_imported = true;
 		result = ask(vmm, worker, GCR_MESSAGE_IMPORT, &range, sizeof(range), fds,
 			     range.count, error);
+		for (uint32_t j = 0; j < range.count && !result; j++)
+			vmm->imported_bytes += vmm->extents[first + j].bytes;
 		first += range.count;
 		count -= range.count;
 		fds += range.count;

@@ -62,20 +62,32 @@ int gcr_helpers_take_control(struct gcr_helpers *helpers, int64_t timeout_usec, 
 int gcr_helpers_take_halt(struct gcr_helpers *helpers, struct gcr_helper **ret_helper,
 			  struct gcr_error *error);
 
+/* How a caller waits for the turn at a worker. */
+struct gcr_worker_wait {
+	uint64_t client; /* turns go round among clients: see gcr_fair_client() */
+	bool is_urgent;	 /* before the client's others: it holds what others wait for */
+	int64_t timeout_usec;
+	int wake_fd; /* ends the wait when it is readable; negative: none */
+	/* Called with @data a few times a second: true ends the wait. NULL: not called. */
+	bool (*is_to_stop)(void *data);
+	void *data;
+	int64_t queued_usec; /* out: how long others had the turn */
+};
+
 /*
  * Takes the worker of the GPU with this UUID, and starts it if there is none. Callers wait for
- * their turn. @is_second: a second worker of the same GPU, for memory that comes in while other
- * memory goes out. The second worker has its own session and context, and ends when idle like the
- * first.
+ * their turn, which they keep while the worker starts. @is_second: a second worker of the same GPU,
+ * for memory that comes in while other memory goes out. The second worker has its own session and
+ * context, and ends when idle like the first.
  *
- * Errors as gcr_helpers_take_control(). A worker that has not sent its hello at the timeout keeps
- * starting, and the next call waits for it again; a worker that takes longer than
- * GCR_HELPERS_COME_UP_USEC to start is killed: -EIO.
+ * Errors as gcr_helpers_take_control(), and -ECANCELED: @wait->is_to_stop(). A worker that has not
+ * sent its hello at the timeout keeps starting, and the next call waits for it again; a worker that
+ * takes longer than GCR_HELPERS_COME_UP_USEC to start is killed: -EIO.
  */
 #define GCR_HELPERS_COME_UP_USEC (20 * GCR_USEC_PER_SEC)
 
 int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
-			    bool is_second, int64_t timeout_usec, int wake_fd,
+			    bool is_second, struct gcr_worker_wait *wait,
 			    struct gcr_helper **ret_helper, struct gcr_error *error);
 
 /*
@@ -144,10 +156,12 @@ int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 
 /*
  * Takes this GPU's worker if it is running and unused, to end it. If the worker is borrowed, waits
- * for it, at most @wait_usec. -EAGAIN if it is not to be had. Never starts one.
+ * for it as @client (see gcr_fair_client()), at most @wait_usec. -EAGAIN if it is not to be had.
+ * Never starts one.
  */
 int gcr_helpers_take_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
-				 bool is_second, int64_t wait_usec, struct gcr_helper **ret_helper);
+				 bool is_second, uint64_t client, int64_t wait_usec,
+				 struct gcr_helper **ret_helper);
 
 /* Number of workers that have ended since the start; all that they had registered is gone. */
 unsigned int gcr_helpers_workers_ended(struct gcr_helpers *helpers);

@@ -7,12 +7,16 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "fs/helper/helper_process.h"
 #include "fs/helper/worker_slot.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/lock.h"
+
+/* How long a wait for a worker lasts before its caller is asked whether it is to stop. */
+#define SLICE_USEC (250 * GCR_USEC_PER_MSEC)
 
 static int64_t left_usec(int64_t deadline_usec)
 {
@@ -111,33 +115,80 @@ int gcr_helpers_take_halt(struct gcr_helpers *helpers, struct gcr_helper **ret_h
 	return take_new(helpers, GCR_HELPER_HALT, NULL, ret_helper, error);
 }
 
-/* Waits for the turn at @slot, among whose users we are. */
-static int wait_turn(struct worker_slot *slot, int64_t deadline_usec, int wake_fd,
-		     struct gcr_error *error)
+/* The rest of the time until the deadline, but at most a slice. */
+static int64_t slice_usec(int64_t deadline_usec)
+{
+	int64_t left = left_usec(deadline_usec);
+
+	return left < 0 || left > SLICE_USEC ? SLICE_USEC : left;
+}
+
+static int say_in_use(struct gcr_error *error)
+{
+	return gcr_error_set(error, ETIMEDOUT, "another operation is using this GPU's worker");
+}
+
+static int say_stopped(int result, struct gcr_error *error)
+{
+	return gcr_error_set(error, -result, "stopped while waiting for a worker");
+}
+
+/* Waits until @waiter has the turn. The turn may also come when the wait has failed. */
+static int await_turn(const struct worker_waiter *waiter, const struct gcr_worker_wait *wait,
+		      int64_t deadline_usec, struct gcr_error *error)
 {
 	for (;;) {
 		struct pollfd polls[2] = {
-			{.fd = slot->turn_fd, .events = POLLIN},
-			{.fd = wake_fd, .events = POLLIN},
+			{.fd = waiter->turn_fd, .events = POLLIN},
+			{.fd = wait->wake_fd, .events = POLLIN},
 		};
-		int64_t left = left_usec(deadline_usec);
-		struct timespec timeout = {.tv_sec = (time_t)(left / GCR_USEC_PER_SEC),
-					   .tv_nsec = (long)(left % GCR_USEC_PER_SEC) * 1000};
-		eventfd_t count;
-		int r;
+		int64_t slice = slice_usec(deadline_usec);
+		struct timespec timeout = {.tv_nsec = (long)slice * 1000};
+		int r = ppoll(polls, 2, &timeout, NULL);
 
-		if (eventfd_read(slot->turn_fd, &count) == 0)
-			return 0;
-		r = ppoll(polls, 2, left < 0 ? NULL : &timeout, NULL);
 		if (r < 0 && errno != EINTR)
 			return gcr_error_set(error, errno, "waiting for a worker: %s",
 					     strerror(errno));
-		if (r == 0)
-			return gcr_error_set(error, ETIMEDOUT,
-					     "another operation is using this GPU's worker");
-		if (r > 0 && !polls[0].revents)
-			return gcr_error_set(error, EINTR, "stopped while waiting for a worker");
+		if (r > 0)
+			return polls[0].revents ? 0 : say_stopped(-EINTR, error);
+		if (left_usec(deadline_usec) == 0)
+			return say_in_use(error);
+		if (wait->is_to_stop && wait->is_to_stop(wait->data))
+			return say_stopped(-ECANCELED, error);
 	}
+}
+
+/* Waits for the turn at @slot, among whose users we are. */
+static int wait_turn(struct gcr_helpers *helpers, struct worker_slot *slot,
+		     struct gcr_worker_wait *wait, int64_t deadline_usec, struct gcr_error *error)
+{
+	struct worker_waiter waiter = {.turn_fd = -1};
+	int64_t since_usec = gcr_clock_usec();
+	int result;
+
+	{
+		GCR_LOCK_SCOPE(&helpers->lock);
+
+		if (gcr_worker_slot_take(slot)) {
+			gcr_worker_slot_count(slot, wait->client);
+			return 0;
+		}
+		if (left_usec(deadline_usec) == 0)
+			return say_in_use(error);
+		waiter.turn_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+		if (waiter.turn_fd < 0)
+			return gcr_error_set(error, errno, "waiting for a worker: %s",
+					     strerror(errno));
+		gcr_worker_slot_join(slot, &waiter, wait->client, wait->is_urgent);
+	}
+	result = await_turn(&waiter, wait, deadline_usec, error);
+	pthread_mutex_lock(&helpers->lock);
+	if (gcr_worker_slot_quit(slot, &waiter))
+		result = 0;
+	pthread_mutex_unlock(&helpers->lock);
+	close(waiter.turn_fd);
+	wait->queued_usec = gcr_clock_usec() - since_usec;
+	return result;
 }
 
 static void note_use(struct gcr_helper *helper)
@@ -180,7 +231,7 @@ static void leave_slot(struct gcr_helpers *helpers, struct worker_slot *slot, bo
 
 	if (had_turn) {
 		slot->is_borrowed = false;
-		eventfd_write(slot->turn_fd, 1);
+		gcr_worker_slot_pass(slot);
 	}
 	slot->users--;
 	gcr_worker_slot_drop_if_unused(helpers, slot);
@@ -199,36 +250,59 @@ static struct worker_slot *join_slot(struct gcr_helpers *helpers, const uint8_t 
 	return slot;
 }
 
+/*
+ * Waits for the hello of the worker that we have taken. -EIO: it takes too long to start, and the
+ * next worker would not do better, so waiting again is useless.
+ */
+static int await_hello(struct gcr_helpers *helpers, struct gcr_helper *helper,
+		       const struct gcr_worker_wait *wait, int64_t deadline_usec,
+		       struct gcr_error *error)
+{
+	for (;;) {
+		int64_t until_usec = gcr_clock_usec() + slice_usec(deadline_usec);
+		int result = greet(helpers, helper, until_usec, wait->wake_fd, error);
+
+		if (result != -ETIMEDOUT)
+			return result;
+		if (gcr_clock_usec() - helper->started_usec > GCR_HELPERS_COME_UP_USEC)
+			return -EIO;
+		if (left_usec(deadline_usec) == 0)
+			return result;
+		if (wait->is_to_stop && wait->is_to_stop(wait->data))
+			return say_stopped(-ECANCELED, error);
+		*error = (struct gcr_error){0};
+	}
+}
+
 int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
-			    bool is_second, int64_t timeout_usec, int wake_fd,
+			    bool is_second, struct gcr_worker_wait *wait,
 			    struct gcr_helper **ret_helper, struct gcr_error *error)
 {
-	int64_t deadline_usec = timeout_usec < 0 ? -1 : gcr_clock_usec() + timeout_usec;
+	int64_t deadline_usec = wait->timeout_usec < 0 ? -1 : gcr_clock_usec() + wait->timeout_usec;
 	struct gcr_helper *helper;
 	struct worker_slot *slot;
 	int r;
 
+	wait->queued_usec = 0;
 	slot = join_slot(helpers, uuid, is_second);
 	if (!slot)
 		return gcr_error_set(error, ENOMEM, "out of memory for a worker");
-	r = wait_turn(slot, deadline_usec, wake_fd, error);
+	r = wait_turn(helpers, slot, wait, deadline_usec, error);
 	if (r < 0) {
 		leave_slot(helpers, slot, false);
 		return r;
 	}
+	*error = (struct gcr_error){0};
 	r = take_worker_of(helpers, slot, &helper, error);
 	if (r < 0) {
 		leave_slot(helpers, slot, true);
 		return r;
 	}
 	gcr_helpers_wake(helpers);
-	r = greet(helpers, helper, deadline_usec, wake_fd, error);
+	r = await_hello(helpers, helper, wait, deadline_usec, error);
 	if (r < 0) {
-		bool is_late = gcr_clock_usec() - helper->started_usec > GCR_HELPERS_COME_UP_USEC;
-
 		gcr_helper_put(helper);
-		/* -EIO: the next worker would not do better, so waiting again is useless. */
-		return r == -ETIMEDOUT && is_late ? -EIO : r;
+		return r;
 	}
 	*ret_helper = helper;
 	return 0;
@@ -239,24 +313,22 @@ void gcr_helpers_start_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 	struct worker_slot *slot = join_slot(helpers, uuid, false);
 	struct gcr_helper *helper = NULL;
 	struct gcr_error error;
-	eventfd_t count;
+	bool has_turn;
 
 	if (!slot)
 		return;
-	/* The user that has the turn has a worker, or is about to start one. */
-	if (eventfd_read(slot->turn_fd, &count) < 0) {
-		leave_slot(helpers, slot, false);
-		return;
-	}
 	pthread_mutex_lock(&helpers->lock);
-	if (!slot->idle && !gcr_helpers_start_locked(helpers, GCR_HELPER_WORKER, slot->uuid,
-						     HELPER_IDLE, &helper, &error)) {
+	/* The user that has the turn has a worker, or is about to start one. */
+	has_turn = gcr_worker_slot_take(slot);
+	if (has_turn && !slot->idle &&
+	    !gcr_helpers_start_locked(helpers, GCR_HELPER_WORKER, slot->uuid, HELPER_IDLE, &helper,
+				      &error)) {
 		helper->slot = slot;
 		helper->deadline_usec = gcr_clock_usec() + helpers->config.idle_usec;
 		slot->idle = helper;
 	}
 	pthread_mutex_unlock(&helpers->lock);
-	leave_slot(helpers, slot, true);
+	leave_slot(helpers, slot, has_turn);
 	gcr_helpers_wake(helpers);
 }
 
@@ -297,13 +369,12 @@ int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 	GCR_LOCK_SCOPE(&helpers->lock);
 	struct worker_slot *slot = gcr_worker_slot_find(helpers, uuid, is_second);
 	struct gcr_helper *helper;
-	eventfd_t count;
 
-	if (!slot || !slot->idle || eventfd_read(slot->turn_fd, &count) < 0)
+	if (!slot || !slot->idle || !gcr_worker_slot_take(slot))
 		return -EAGAIN;
 	helper = take_idle_locked(slot);
 	if (!helper) {
-		eventfd_write(slot->turn_fd, 1);
+		gcr_worker_slot_pass(slot);
 		return -EAGAIN;
 	}
 	slot->users++;
@@ -313,8 +384,10 @@ int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GC
 }
 
 int gcr_helpers_take_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
-				 bool is_second, int64_t wait_usec, struct gcr_helper **ret_helper)
+				 bool is_second, uint64_t client, int64_t wait_usec,
+				 struct gcr_helper **ret_helper)
 {
+	struct gcr_worker_wait wait = {.client = client, .wake_fd = -1};
 	int64_t deadline_usec = gcr_clock_usec();
 	struct gcr_helper *helper = NULL;
 	struct gcr_error unused = {0};
@@ -330,7 +403,7 @@ int gcr_helpers_take_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid
 		if (slot->is_borrowed)
 			deadline_usec += wait_usec;
 	}
-	if (wait_turn(slot, deadline_usec, -1, &unused) < 0) {
+	if (wait_turn(helpers, slot, &wait, deadline_usec, &unused) < 0) {
 		leave_slot(helpers, slot, false);
 		return -EAGAIN;
 	}

@@ -4,9 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "lib/cleanup.h"
+
+#define WORKER 1u /* the mask of the only resource of a slot's queue */
 
 struct worker_slot *gcr_worker_slot_find(struct gcr_helpers *helpers, const uint8_t *uuid,
 					 bool is_second)
@@ -24,14 +25,56 @@ struct worker_slot *gcr_worker_slot_add(struct gcr_helpers *helpers, const uint8
 
 	if (!slot)
 		return NULL;
-	slot->turn_fd = eventfd(1, EFD_SEMAPHORE | EFD_NONBLOCK | EFD_CLOEXEC);
-	if (slot->turn_fd < 0)
-		return NULL;
 	memcpy(slot->uuid, uuid, GCR_UUID_BYTES);
 	slot->is_second = is_second;
+	slot->queue.histories = &slot->history;
 	slot->next = helpers->slots;
 	helpers->slots = slot;
 	return TAKE_PTR(slot);
+}
+
+bool gcr_worker_slot_take(struct worker_slot *slot)
+{
+	if (slot->is_taken)
+		return false;
+	slot->is_taken = true;
+	return true;
+}
+
+void gcr_worker_slot_count(struct worker_slot *slot, uint64_t client)
+{
+	gcr_fair_queue_note(&slot->queue, WORKER, client);
+}
+
+void gcr_worker_slot_join(struct worker_slot *slot, struct worker_waiter *waiter, uint64_t client,
+			  bool is_urgent)
+{
+	waiter->has_turn = false;
+	waiter->fair = (struct gcr_fair_waiter){
+		.client = client,
+		.mask = WORKER,
+		.is_urgent = is_urgent,
+	};
+	gcr_fair_queue_join(&slot->queue, &waiter->fair);
+}
+
+bool gcr_worker_slot_quit(struct worker_slot *slot, struct worker_waiter *waiter)
+{
+	gcr_fair_queue_quit(&slot->queue, &waiter->fair);
+	return waiter->has_turn;
+}
+
+void gcr_worker_slot_pass(struct worker_slot *slot)
+{
+	struct worker_waiter *waiter = (struct worker_waiter *)gcr_fair_queue_first(&slot->queue);
+
+	slot->is_taken = waiter;
+	if (!waiter)
+		return;
+	gcr_fair_queue_quit(&slot->queue, &waiter->fair);
+	gcr_worker_slot_count(slot, waiter->fair.client);
+	waiter->has_turn = true;
+	eventfd_write(waiter->turn_fd, 1);
 }
 
 void gcr_worker_slot_drop_if_unused(struct gcr_helpers *helpers, struct worker_slot *slot)
@@ -43,7 +86,6 @@ void gcr_worker_slot_drop_if_unused(struct gcr_helpers *helpers, struct worker_s
 			*link = slot->next;
 			break;
 		}
-	close(slot->turn_fd);
 	free(slot);
 }
 
@@ -53,7 +95,6 @@ void gcr_worker_slots_free(struct gcr_helpers *helpers)
 		struct worker_slot *slot = helpers->slots;
 
 		helpers->slots = slot->next;
-		close(slot->turn_fd);
 		free(slot);
 	}
 }

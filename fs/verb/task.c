@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <pthread.h>
 
+#include "fs/base/fair_queue.h"
 #include "fs/store/store.h"
 #include "fs/verb/operation_data.h"
 #include "lib/clock.h"
@@ -75,6 +76,17 @@ int64_t gcr_task_deadline_usec(const struct gcr_task *task)
 	deadline_usec = task->operation->job.deadline_usec;
 	pthread_mutex_unlock(&task->operation->job.lock);
 	return deadline_usec;
+}
+
+uint64_t gcr_task_client(const struct gcr_task *task)
+{
+	const struct gcr_process *process = task->process;
+	struct gcr_quota *quota = process->daemon->quota;
+	uid_t counted = gcr_quota_owner(quota, task->command->rights.counted);
+
+	if (gcr_quota_is_limited(quota, counted))
+		return gcr_fair_client(counted, counted);
+	return gcr_fair_client(counted, gcr_quota_owner(quota, process->real_uid));
 }
 
 void gcr_task_set_bytes(struct gcr_task *task, uint64_t bytes)

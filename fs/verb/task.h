@@ -57,6 +57,11 @@ int gcr_task_is_to_stop(const struct gcr_task *task);
 /* The operation's deadline, monotonic. */
 int64_t gcr_task_deadline_usec(const struct gcr_task *task);
 
+/*
+ * The client as which the task waits for what one verb uses at a time: see gcr_fair_client().
+ */
+uint64_t gcr_task_client(const struct gcr_task *task);
+
 /* Note @bytes to move, and extend the deadline for them if the writer gave none. */
 void gcr_task_set_bytes(struct gcr_task *task, uint64_t bytes);
 

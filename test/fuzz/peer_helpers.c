@@ -352,20 +352,23 @@ static unsigned int gpu_of(const uint8_t uuid[GCR_UUID_BYTES])
 }
 
 int gcr_helpers_take_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
-			    bool is_second, int64_t timeout_usec, int wake_fd,
+			    bool is_second, struct gcr_worker_wait *wait,
 			    struct gcr_helper **ret_helper, struct gcr_error *error)
 {
 	unsigned int gpu = gpu_of(uuid);
 	struct gcr_helper **slot = &helpers->workers[gpu][is_second];
-	int64_t until_usec = gcr_clock_usec() + timeout_usec;
+	int64_t until_usec = wait->timeout_usec < 0 ? INT64_MAX
+						    : gcr_clock_usec() + wait->timeout_usec;
 
 	(void)error;
 	GCR_LOCK_SCOPE(&helpers->lock);
 	while (*slot) {
-		struct pollfd wake = {.fd = wake_fd, .events = POLLIN};
+		struct pollfd wake = {.fd = wait->wake_fd, .events = POLLIN};
 
-		if (wake_fd >= 0 && poll(&wake, 1, 0) == 1)
+		if (wait->wake_fd >= 0 && poll(&wake, 1, 0) == 1)
 			return -EINTR;
+		if (wait->is_to_stop && wait->is_to_stop(wait->data))
+			return -ECANCELED;
 		if (gcr_clock_usec() >= until_usec)
 			return -ETIMEDOUT;
 		gcr_cond_wait_until(&helpers->changed, &helpers->lock,
@@ -484,16 +487,19 @@ bool gcr_helpers_has_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_
 int gcr_helpers_borrow_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
 			      bool is_second, struct gcr_helper **ret_helper)
 {
+	struct gcr_worker_wait wait = {.wake_fd = -1};
 	struct gcr_error error;
 
-	return gcr_helpers_take_worker(helpers, uuid, is_second, 0, -1, ret_helper, &error) < 0
+	return gcr_helpers_take_worker(helpers, uuid, is_second, &wait, ret_helper, &error) < 0
 		       ? -EAGAIN
 		       : 0;
 }
 
 int gcr_helpers_take_idle_worker(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
-				 bool is_second, int64_t wait_usec, struct gcr_helper **ret_helper)
+				 bool is_second, uint64_t client, int64_t wait_usec,
+				 struct gcr_helper **ret_helper)
 {
+	(void)client;
 	(void)wait_usec;
 	return gcr_helpers_borrow_worker(helpers, uuid, is_second, ret_helper);
 }

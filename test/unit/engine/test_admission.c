@@ -22,6 +22,32 @@ static void test_turns(struct gcr_admission *admission)
 	CHECK(gcr_admission_take(admission, 0, 14));
 }
 
+/* One client's waiters, however many, do not come before another client's a second time. */
+static void test_clients(struct gcr_admission *admission)
+{
+	struct gcr_fair_waiter many[3], other = {.client = 2, .mask = 0x3};
+
+	for (size_t i = 0; i < 3; i++) {
+		many[i] = (struct gcr_fair_waiter){.client = 1, .mask = 0x1};
+		gcr_admission_join(admission, &many[i]);
+	}
+	gcr_admission_join(admission, &other);
+	CHECK(!gcr_admission_take_turn(admission, &other, 20));
+	CHECK(gcr_admission_take_turn(admission, &many[0], 10));
+	CHECK(!gcr_admission_take_turn(admission, &other, 20));
+	gcr_admission_leave(admission, 0x1);
+	CHECK(!gcr_admission_take_turn(admission, &many[1], 11));
+	CHECK(gcr_admission_take_turn(admission, &other, 20));
+	gcr_admission_leave(admission, 0x3);
+	/* By arrival, but for one that waits no more. */
+	CHECK(!gcr_admission_take_turn(admission, &many[2], 12));
+	gcr_admission_quit(admission, &many[1]);
+	gcr_admission_quit(admission, &many[1]);
+	CHECK(gcr_admission_take_turn(admission, &many[2], 12));
+	gcr_admission_quit(admission, &many[2]);
+	gcr_admission_leave(admission, 0x1);
+}
+
 static void test_needs(struct gcr_admission *admission)
 {
 	struct gcr_need first = {.owner = &first, .pid = 10, .bytes = {[1] = 100, [3] = 7}};
@@ -63,6 +89,7 @@ int main(void)
 
 	CHECK(admission);
 	test_turns(admission);
+	test_clients(admission);
 	test_needs(admission);
 	gcr_admission_destroy(admission);
 	gcr_admission_destroy(NULL);

@@ -26,7 +26,10 @@
 #include "test/unit/test.h"
 
 #define PATIENCE_USEC (30 * GCR_USEC_PER_SEC) /* bound for expected events; never reached */
-#define FOREVER_USEC  (3600 * GCR_USEC_PER_SEC)
+/* A wait for a worker, of a client that has none but this. */
+#define WAIT(timeout, wake) \
+	(&(struct gcr_worker_wait){.timeout_usec = (timeout), .wake_fd = (wake)})
+#define FOREVER_USEC (3600 * GCR_USEC_PER_SEC)
 
 /*
  * Ends the calling child when the test fails. A child that stays would keep stderr open, and a

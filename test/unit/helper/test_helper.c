@@ -7,6 +7,7 @@
  * simulator's libraries.
  */
 #include <dlfcn.h>
+#include <stdatomic.h>
 
 #include "backend/cuda/cuda_api.h"
 #include "test/unit/helper/helper.h"
@@ -266,7 +267,8 @@ static struct gcr_helper *take_worker(struct gcr_helpers *helpers, const struct 
 	struct gcr_error error;
 	int r;
 
-	r = gcr_helpers_take_worker(helpers, gpu->uuid, false, PATIENCE_USEC, -1, &helper, &error);
+	r = gcr_helpers_take_worker(helpers, gpu->uuid, false, WAIT(PATIENCE_USEC, -1), &helper,
+				    &error);
 	if (r < 0)
 		fprintf(stderr, "take_worker: %s\n", error.words);
 	CHECK(r == 0);
@@ -289,8 +291,8 @@ static void test_worker(const char *programs)
 	gcr_helper_put(helper);
 	CHECK(gpu->flags & GCR_GPU_MEMORY);
 	CHECK(gpu->name[0] != '\0');
-	CHECK(gcr_helpers_take_worker(helpers, nobody, false, PATIENCE_USEC, -1, &helper, &error) ==
-	      -ENODEV);
+	CHECK(gcr_helpers_take_worker(helpers, nobody, false, WAIT(PATIENCE_USEC, -1), &helper,
+				      &error) == -ENODEV);
 
 	helper = take_worker(helpers, gpu);
 	pid = gcr_helper_pid(helper);
@@ -314,10 +316,10 @@ static void test_worker(const char *programs)
 	CHECK(pipe2(pipes, O_CLOEXEC) == 0);
 	wake = pipes[0];
 	waker = pipes[1];
-	CHECK(gcr_helpers_take_worker(helpers, gpu->uuid, false, 0, wake, &other, &error) ==
+	CHECK(gcr_helpers_take_worker(helpers, gpu->uuid, false, WAIT(0, wake), &other, &error) ==
 	      -ETIMEDOUT);
 	CHECK(write(waker, "x", 1) == 1);
-	CHECK(gcr_helpers_take_worker(helpers, gpu->uuid, false, PATIENCE_USEC, wake, &other,
+	CHECK(gcr_helpers_take_worker(helpers, gpu->uuid, false, WAIT(PATIENCE_USEC, wake), &other,
 				      &error) == -EINTR);
 	gcr_helper_put(helper);
 
@@ -371,6 +373,76 @@ static void test_idle_worker(const char *programs)
 	gcr_helpers_destroy(helpers);
 }
 
+/* A thread that takes the worker once, notes its number in the order of turns, and puts it back. */
+struct turn {
+	struct gcr_helpers *helpers;
+	const uint8_t *uuid;
+	uint64_t client;
+	atomic_uint *count;
+	unsigned int order;
+};
+
+static void *take_turn(void *data)
+{
+	struct turn *turn = data;
+	struct gcr_worker_wait wait = {
+		.client = turn->client, .timeout_usec = PATIENCE_USEC, .wake_fd = -1};
+	struct gcr_helper *helper;
+	struct gcr_error error;
+
+	CHECK(gcr_helpers_take_worker(turn->helpers, turn->uuid, false, &wait, &helper, &error) ==
+	      0);
+	CHECK(wait.queued_usec > 0);
+	turn->order = atomic_fetch_add(turn->count, 1);
+	gcr_helper_put(helper);
+	return NULL;
+}
+
+static bool stop_at_once(void *data)
+{
+	++*(int *)data;
+	return true;
+}
+
+/* The turn at a worker goes round among clients, and is not lost with those that give up. */
+static void test_turns(const char *programs)
+{
+	struct gcr_helpers *helpers = make_real_pool(programs, FOREVER_USEC);
+	struct gcr_helper *helper = take(helpers), *other;
+	static struct gcr_gpus_reply reply;
+	const uint8_t *uuid = reply.gpus[0].uuid;
+	struct gcr_worker_wait wait = {.client = 1, .timeout_usec = -1, .wake_fd = -1};
+	struct turn turns[5];
+	pthread_t threads[5];
+	atomic_uint count = 0;
+	struct gcr_error error;
+	int asked = 0;
+
+	list(helper, &reply);
+	gcr_helper_put(helper);
+	CHECK(gcr_helpers_take_worker(helpers, uuid, false, &wait, &helper, &error) == 0);
+	/* The last one is another client. */
+	for (unsigned int i = 0; i < GCR_ARRAY_SIZE(turns); i++) {
+		turns[i] = (struct turn){
+			.helpers = helpers, .uuid = uuid, .client = i < 4 ? 1 : 2, .count = &count};
+		CHECK(!pthread_create(&threads[i], NULL, take_turn, &turns[i]));
+		/* Time to come before the next one. */
+		usleep(50 * GCR_USEC_PER_MSEC);
+	}
+	wait.is_to_stop = stop_at_once;
+	wait.data = &asked;
+	CHECK(gcr_helpers_take_worker(helpers, uuid, false, &wait, &other, &error) == -ECANCELED);
+	CHECK(asked == 1 && error.number == ECANCELED);
+	gcr_helper_put(helper);
+	for (unsigned int i = 0; i < GCR_ARRAY_SIZE(turns); i++)
+		CHECK(!pthread_join(threads[i], NULL));
+	CHECK(turns[4].order == 0);
+	for (unsigned int i = 0; i < 4; i++)
+		CHECK(turns[i].order == i + 1);
+	gcr_helper_put(take_worker(helpers, &reply.gpus[0]));
+	gcr_helpers_destroy(helpers);
+}
+
 static void *put_later(void *helper)
 {
 	usleep(50 * GCR_USEC_PER_MSEC);
@@ -391,28 +463,32 @@ static void test_borrowed_worker(const char *programs)
 	list(helper, &reply);
 	gcr_helper_put(helper);
 	CHECK(gcr_helpers_borrow_worker(helpers, uuid, false, &other) == -EAGAIN);
-	CHECK(gcr_helpers_take_idle_worker(helpers, uuid, false, FOREVER_USEC, &other) == -EAGAIN);
+	CHECK(gcr_helpers_take_idle_worker(helpers, uuid, false, 0, FOREVER_USEC, &other) ==
+	      -EAGAIN);
 	helper = take_worker(helpers, &reply.gpus[0]);
 	pid = gcr_helper_pid(helper);
 	CHECK(gcr_helpers_borrow_worker(helpers, uuid, false, &other) == -EAGAIN);
-	CHECK(gcr_helpers_take_idle_worker(helpers, uuid, false, FOREVER_USEC, &other) == -EAGAIN);
+	CHECK(gcr_helpers_take_idle_worker(helpers, uuid, false, 0, FOREVER_USEC, &other) ==
+	      -EAGAIN);
 	gcr_helper_put(helper);
 
 	CHECK(gcr_helpers_borrow_worker(helpers, uuid, false, &helper) == 0);
 	CHECK(gcr_helpers_borrow_worker(helpers, uuid, false, &other) == -EAGAIN);
-	CHECK(gcr_helpers_take_idle_worker(helpers, uuid, false, 0, &other) == -EAGAIN);
+	CHECK(gcr_helpers_take_idle_worker(helpers, uuid, false, 0, 0, &other) == -EAGAIN);
 	CHECK(!pthread_create(&thread, NULL, put_later, helper));
-	CHECK(gcr_helpers_take_idle_worker(helpers, uuid, false, PATIENCE_USEC, &other) == 0);
+	CHECK(gcr_helpers_take_idle_worker(helpers, uuid, false, 0, PATIENCE_USEC, &other) == 0);
 	CHECK(!pthread_join(thread, NULL) && gcr_helper_pid(other) == pid);
 	/* It is taken now, and not borrowed. */
-	CHECK(gcr_helpers_take_idle_worker(helpers, uuid, false, FOREVER_USEC, &helper) == -EAGAIN);
+	CHECK(gcr_helpers_take_idle_worker(helpers, uuid, false, 0, FOREVER_USEC, &helper) ==
+	      -EAGAIN);
 
 	/* A borrowed worker that does not come back alive. */
 	gcr_helper_put(other);
 	CHECK(gcr_helpers_borrow_worker(helpers, uuid, false, &helper) == 0);
 	gcr_helper_kill(helper);
 	CHECK(!pthread_create(&thread, NULL, put_later, helper));
-	CHECK(gcr_helpers_take_idle_worker(helpers, uuid, false, PATIENCE_USEC, &other) == -EAGAIN);
+	CHECK(gcr_helpers_take_idle_worker(helpers, uuid, false, 0, PATIENCE_USEC, &other) ==
+	      -EAGAIN);
 	CHECK(!pthread_join(thread, NULL));
 	gcr_helper_put(take_worker(helpers, &reply.gpus[0]));
 	gcr_helpers_destroy(helpers);
@@ -544,7 +620,7 @@ static void test_init_fails(const char *programs)
 	helper = take(helpers);
 	list(helper, &reply);
 	gcr_helper_put(helper);
-	CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, false, PATIENCE_USEC, -1,
+	CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, false, WAIT(PATIENCE_USEC, -1),
 				      &helper, &error) == -ENOMEM);
 	CHECK(setenv("GPUCR_SIM_FAULTS", "cuInit action=hang", 1) == 0);
 	CHECK(gcr_helpers_take_control(helpers, 50 * GCR_USEC_PER_MSEC, -1, &helper, &error) ==
@@ -578,21 +654,23 @@ static void test_hip_fails(const char *programs)
 		helper = take(helpers);
 		list(helper, &reply);
 		gcr_helper_put(helper);
-		CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, false, PATIENCE_USEC, -1,
-					      &helper, &error) == -cases[i].number);
+		CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, false,
+					      WAIT(PATIENCE_USEC, -1), &helper,
+					      &error) == -cases[i].number);
 		CHECK(strstr(error.words, cases[i].words));
 	}
 	unsetenv("GPUCR_SIM_FAULTS");
 	/* Older versions cannot import memory exported by another process. */
 	CHECK(setenv("GPUCR_SIM_HIP_VERSION", "6.1", 1) == 0);
-	CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, false, PATIENCE_USEC, -1,
+	CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, false, WAIT(PATIENCE_USEC, -1),
 				      &helper, &error) == -EOPNOTSUPP);
 	CHECK(strstr(error.words, "ROCm 6.3.2, 6.4.2 or newer"));
 	unsetenv("GPUCR_SIM_HIP_VERSION");
 	/* This worker is left time to start, and ends with the pool. */
 	CHECK(setenv("GPUCR_SIM_FAULTS", "hipInit action=hang", 1) == 0);
-	CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, false, 50 * GCR_USEC_PER_MSEC,
-				      -1, &helper, &error) == -ETIMEDOUT);
+	CHECK(gcr_helpers_take_worker(helpers, reply.gpus[0].uuid, false,
+				      WAIT(50 * GCR_USEC_PER_MSEC, -1), &helper,
+				      &error) == -ETIMEDOUT);
 	unsetenv("GPUCR_SIM_FAULTS");
 	gcr_helpers_destroy(helpers);
 	CHECK(find_child("gpucr-worker") == 0 && find_child("gpucr-worker-hi") == 0);
@@ -674,6 +752,7 @@ int main(int argc, char **argv)
 	test_on_simulator(test_worker, programs);
 	test_on_simulator(test_idle_worker, programs);
 	test_on_simulator(test_borrowed_worker, programs);
+	test_on_simulator(test_turns, programs);
 	test_on_simulator(test_daemon_dies_in_call, programs);
 	test_on_simulator(test_helper_dies_in_call, programs);
 	test_on_simulator(test_init_fails, programs);

@@ -145,7 +145,7 @@ static void test_bad_hellos(void)
 		CHECK(error.number == -cases[i].result);
 		CHECK(strstr(error.words, cases[i].words));
 		CHECK(gcr_helpers_take_worker(helpers, (uint8_t[GCR_UUID_BYTES]){1}, false,
-					      timeout_usec, -1, &helper,
+					      WAIT(timeout_usec, -1), &helper,
 					      &error) == cases[i].result);
 		CHECK(strstr(error.words, cases[i].words));
 		CHECK(!gcr_helpers_hello(helpers, &hello));
@@ -162,8 +162,8 @@ static void test_no_program(void)
 
 	CHECK(gcr_helpers_take_control(helpers, PATIENCE_USEC, -1, &helper, &error) == -EIO);
 	CHECK(strstr(error.words, "/nonexistent/gpucr-control"));
-	CHECK(gcr_helpers_take_worker(helpers, (uint8_t[GCR_UUID_BYTES]){1}, false, PATIENCE_USEC,
-				      -1, &helper, &error) == -EIO);
+	CHECK(gcr_helpers_take_worker(helpers, (uint8_t[GCR_UUID_BYTES]){1}, false,
+				      WAIT(PATIENCE_USEC, -1), &helper, &error) == -EIO);
 	gcr_helpers_destroy(helpers);
 }
 
@@ -438,7 +438,7 @@ static void *take_and_put(void *data)
 		CHECK(gcr_helpers_owns(helpers, gcr_helper_pid(helper)));
 		gcr_helper_put(helper);
 		CHECK(gcr_helpers_take_worker(helpers, (uint8_t[GCR_UUID_BYTES]){1}, false,
-					      PATIENCE_USEC, -1, &helper, &error) == 0);
+					      WAIT(PATIENCE_USEC, -1), &helper, &error) == 0);
 		CHECK(gcr_helper_request(helper, GCR_MESSAGE_QUERY, NULL, 0, &error) == 0);
 		if (i % 2)
 			gcr_helper_kill(helper);
