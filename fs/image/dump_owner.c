@@ -80,8 +80,8 @@ static int is_in_our_user_namespace(pid_t pid)
 
 /*
  * Does this process belong to the owner of the tree's root, with no more rights than the writer?
- * For a process with more rights than its user gcr_proc_owner() returns root; the ids are those that
- * the images are compared with, so they are compared as well. 1, 0, -errno.
+ * For a process with more rights than its user gcr_proc_owner() returns root; the ids are those
+ * that the images are compared with, so they are compared as well. 1, 0, -errno.
  */
 static int is_of_owner(const struct gcr_dump *dump, pid_t pid, const struct ids *ids)
 {
