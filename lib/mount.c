@@ -144,6 +144,14 @@ static int check_makers(char *text, const char *path, uid_t user, unsigned long 
 	return result;
 }
 
+int gcr_mount_find_maker(const char *path, uid_t user, unsigned long *ret_maker)
+{
+	_cleanup_free_ char *text = NULL;
+	int r = gcr_file_read("/proc/self/mountinfo", &text, NULL);
+
+	return r < 0 ? r : check_makers(text, path, user, ret_maker) == -EPERM;
+}
+
 int gcr_mount_given(const char *given, char **ret_mount, struct gcr_error *error)
 {
 	_cleanup_free_ char *path = realpath(given, NULL);

@@ -4,6 +4,8 @@
 #ifndef GCR_LIB_MOUNT_H
 #define GCR_LIB_MOUNT_H
 
+#include <sys/types.h>
+
 #include "lib/error.h"
 
 /*
@@ -22,5 +24,11 @@ int gcr_mount_search(char **ret_mount);
  * -errno, with a message.
  */
 int gcr_mount_given(const char *given, char **ret_mount, struct gcr_error *error);
+
+/*
+ * Is @path, which is without links, on a FUSE mount of a user who is neither root nor @user? 1: of
+ * *ret_maker's; 0; -errno of reading /proc/self/mountinfo.
+ */
+int gcr_mount_find_maker(const char *path, uid_t user, unsigned long *ret_maker);
 
 #endif

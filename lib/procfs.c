@@ -324,6 +324,8 @@ int gcr_proc_program(pid_t pid, struct gcr_proc_program *ret_program)
 		tid = gcr_proc_living_thread(pid);
 		r = tid > 0 ? gcr_proc_stat(tid, &stat) : -ESRCH;
 	}
+	if (gcr_proc_is_silent(r))
+		return r;
 	if (r < 0 || !stat.program.start_code)
 		return -ESRCH;
 	*ret_program = stat.program;
@@ -360,15 +362,18 @@ static int visit_owner(pid_t pid, pid_t tid, void *data)
 	return 1;
 }
 
-/* Does the process have our uid map? Reading the map does not wait for the process. */
+/*
+ * Does the process have our uid map, or one that cannot be read? Reading it does not wait for the
+ * process.
+ */
 static bool has_our_map(pid_t pid)
 {
 	_cleanup_free_ char *ours = NULL, *its = NULL;
 	char path[GCR_PROC_PATH_BYTES];
 
 	gcr_proc_path(path, pid, "uid_map");
-	return gcr_file_read("/proc/self/uid_map", &ours, NULL) == 0 &&
-	       gcr_file_read(path, &its, NULL) == 0 && !strcmp(ours, its);
+	return gcr_file_read("/proc/self/uid_map", &ours, NULL) < 0 ||
+	       gcr_file_read(path, &its, NULL) < 0 || !strcmp(ours, its);
 }
 
 static bool has_more_rights(pid_t pid, const struct gcr_proc_status *status)

@@ -24,6 +24,15 @@ struct gcr_proc_program {
 	uint64_t start_stack; /* 0: unknown, or the thread has no memory any more */
 };
 
+/* Is it certain that the two are not the same? Which programs we may read can change by itself. */
+static inline bool gcr_proc_program_differs(const struct gcr_proc_program *program,
+					    const struct gcr_proc_program *other)
+{
+	return program->start_stack && other->start_stack &&
+	       (program->start_code != other->start_code ||
+		program->start_stack != other->start_stack);
+}
+
 static inline bool gcr_proc_program_is(const struct gcr_proc_program *program,
 				       const struct gcr_proc_program *other)
 {
@@ -45,7 +54,7 @@ int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat);
 
 /*
  * The program of a process, also if its main thread has ended. -ESRCH: there is no such process, or
- * no thread of it was found that has its memory.
+ * no thread of it was found that has its memory; also -ETIMEDOUT and -EBUSY of lib/proc_source.h.
  */
 int gcr_proc_program(pid_t pid, struct gcr_proc_program *ret_program);
 

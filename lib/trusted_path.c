@@ -13,20 +13,23 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/mount.h"
 
 #define OWNERS_MAX 64
 #define EVERYBODY  ((int64_t)-1)
 
-/* Who can change the last step of the path: its owner, or everybody. */
-static int owner_of(const char *path, int64_t *ret_owner)
+/*
+ * Who can change the last step of the path: its owner, or everybody. @keeps: what the sticky bit
+ * keeps as it is, S_ISVTX if something in the directory is meant, 0 if that is yet to be made.
+ */
+static int owner_of(const char *path, mode_t keeps, int64_t *ret_owner)
 {
 	struct stat status;
 
 	if (stat(path, &status) < 0)
 		return -errno;
-	/* Write access to a socket allows to connect, and the sticky bit keeps files as they are.
-	 */
-	*ret_owner = !S_ISSOCK(status.st_mode) && (status.st_mode & (S_IWOTH | S_ISVTX)) == S_IWOTH
+	/* Write access to a socket allows to connect. */
+	*ret_owner = !S_ISSOCK(status.st_mode) && (status.st_mode & (S_IWOTH | keeps)) == S_IWOTH
 			     ? EVERYBODY
 			     : (int64_t)status.st_uid;
 	return 0;
@@ -61,7 +64,8 @@ static void find_owners(struct owners *owners)
 	/* Whoever can change this program needs no variable. */
 	self[length] = '\0';
 	do {
-		if (owners->count < OWNERS_MAX && !owner_of(self, &owners->list[owners->count]))
+		if (owners->count < OWNERS_MAX &&
+		    !owner_of(self, S_ISVTX, &owners->list[owners->count]))
 			owners->count++;
 	} while (go_up(self));
 }
@@ -94,7 +98,8 @@ static char *resolve(const char *path, char **ret_there)
 		return NULL;
 	length = strlen(cut);
 	while (!(there = realpath(cut, NULL))) {
-		if (errno != ENOENT)
+		/* The working directory may have been removed. */
+		if (errno != ENOENT || length <= 1)
 			return NULL;
 		while (length > 1 && cut[length - 1] == '/')
 			length--;
@@ -115,14 +120,28 @@ int gcr_trusted_path(const char *name, const char *path, char **ret_path, struct
 	_cleanup_free_ char *whole = resolve(path, &there);
 	struct owners owners;
 	int64_t owner = EVERYBODY;
+	unsigned long maker;
+	mode_t keeps;
+	int r;
 
 	if (!whole)
 		return gcr_error_set(error, errno, "%s: %s: %s", name, path, strerror(errno));
+	/* A FUSE filesystem says of its files what its maker likes. */
+	r = gcr_mount_find_maker(there, geteuid(), &maker);
+	if (r < 0)
+		return gcr_error_set(error, -r, "/proc/self/mountinfo: %s", strerror(-r));
+	if (r > 0)
+		return gcr_error_set(error, EPERM,
+				     "%s: %s is not used: it is on a mount of user %lu, who is "
+				     "neither root nor you",
+				     name, path, maker);
 	find_owners(&owners);
+	keeps = strcmp(whole, there) ? 0 : S_ISVTX;
 	do {
-		if (owner_of(there, &owner) < 0)
+		if (owner_of(there, keeps, &owner) < 0)
 			return gcr_error_set(error, errno, "%s: %s: %s", name, there,
 					     strerror(errno));
+		keeps = S_ISVTX;
 		if (is_owner(&owners, owner))
 			continue;
 		if (owner == EVERYBODY)

@@ -9,7 +9,8 @@
  * Resolves @path, which the variable @name of the environment contains: the environment can be
  * that of another user (su, sudo -E). The path and each directory above it have to belong to root,
  * to this user, or to an owner on the way to this program itself, and others must not be able to
- * write to them. What is missing at the end of the path is appended as it is. Returns the path
+ * write to them, nor may they be on a FUSE mount of another user. What is missing at the end of the
+ * path, where nobody else may be able to make it, is appended as it is. Returns the path
  * without links, which the caller frees, and has to use instead of @path: 0; -EPERM: another user
  * can change it; other -errno. Errors come with a message.
  */

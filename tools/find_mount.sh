@@ -25,33 +25,6 @@ search_mount() {
 # this user's, or a directory that nobody else can change and that is below no FUSE mount of another
 # user's. false: a message is in $distrust.
 check_mount() {
-    user=$(id -u)
-    distrust=
-    is_known=
-    while read -r _ _ _ _ where rest; do
-        type=${rest##* - }
-        type=${type%% *}
-        case $type in
-        fuse*) ;;
-        *) continue ;;
-        esac
-        case $where in
-        *\\*) where=$(printf '%b' "$(printf '%s' "$where" | sed 's/\\/\\0/g')") ;;
-        esac
-        case $1/ in
-        "${where%/}"/*) ;;
-        *) continue ;;
-        esac
-        maker=,${rest##* },
-        maker=${maker##*,user_id=}
-        maker=${maker%%,*}
-        case $maker in
-        0 | "$user") [ "$type:$where" != "fuse.gpucrfs:$1" ] || is_known=1 ;;
-        *)
-            distrust="GPUCR_MOUNT: $1 is not used: it is on a mount of user $maker, who is neither root nor you"
-            return 1
-            ;;
-        esac
-    done </proc/self/mountinfo
+    check_makers GPUCR_MOUNT "$1" || return
     [ -n "$is_known" ] || check_owners GPUCR_MOUNT "$1"
 }

@@ -177,8 +177,7 @@ int gcr_driver_lock(struct gcr_driver_session *driver, struct gcr_error *error)
 	uint32_t slice_msec = LOCK_FIRST_MSEC;
 
 	if (driver->is_of_another)
-		return gcr_error_set(error, EPERM, "process %d belongs to another user",
-				     (int)driver->process->pid);
+		return gcr_driver_of_another(driver, error);
 	gcr_driver_session_set_phase(driver, "lock");
 	for (;;) {
 		struct gcr_result answer;

@@ -46,8 +46,8 @@
 #define STATE_RETRY_MSEC   100
 
 /*
- * Is the program, which is known by now, the writer's? The process may have got another user's
- * since the verb was written.
+ * Is the process the writer's? It may have got another user's program since the verb was written.
+ * A process cannot keep this from being found out, as it can its program.
  */
 static bool is_writers(const struct gcr_driver_session *driver)
 {
@@ -66,7 +66,7 @@ void gcr_driver_session_init(struct gcr_driver_session *driver, struct gcr_task 
 					      .daemon = task->process->daemon,
 					      .vendor = task->process->vendor,
 					      .engine = engine};
-	driver->has_program = gcr_proc_program(task->process->pid, &driver->program) == 0;
+	gcr_proc_program(task->process->pid, &driver->program);
 	driver->is_of_another = !is_writers(driver);
 }
 
@@ -105,6 +105,12 @@ int gcr_driver_need_helper(struct gcr_driver_session *driver, struct gcr_error *
 					&driver->helper, error);
 }
 
+int gcr_driver_of_another(const struct gcr_driver_session *driver, struct gcr_error *error)
+{
+	return gcr_error_set(error, EPERM, "process %d belongs to another user",
+			     (int)driver->process->pid);
+}
+
 /* Does the machine have GPUs of other vendors? */
 static bool has_others(const struct gcr_driver_session *driver)
 {
@@ -120,6 +126,8 @@ int gcr_driver_preflight(struct gcr_driver_session *driver, const char *driver_v
 	struct gcr_process *process = driver->process;
 	struct gcr_scan_holder holder = {0};
 
+	if (driver->is_of_another)
+		return gcr_driver_of_another(driver, error);
 	/* Work on the other vendor's GPU would continue, and its memory would stay. */
 	if (atomic_load(&process->has_other_vendor) ||
 	    (has_others(driver) &&
@@ -183,9 +191,8 @@ bool gcr_driver_sees_other_program(struct gcr_driver_session *driver)
 {
 	struct gcr_proc_program program;
 
-	driver->is_replaced |= driver->has_program &&
-			       !gcr_proc_program(driver->process->pid, &program) &&
-			       !gcr_proc_program_is(&program, &driver->program);
+	driver->is_replaced |= !gcr_proc_program(driver->process->pid, &program) &&
+			       gcr_proc_program_differs(&program, &driver->program);
 	driver->is_ending |= driver->is_replaced;
 	return driver->is_replaced;
 }
@@ -369,6 +376,20 @@ static int call(struct gcr_driver_session *driver, uint16_t type, uint32_t timeo
 }
 
 /*
+ * May the program that the process has now be locked? Its user is checked too: a process can keep
+ * its program from being found out. A thaw that is undone locks whatever it has begun to thaw.
+ * -ESRCH, -EPERM.
+ */
+static int check_program(struct gcr_driver_session *driver, struct gcr_error *error)
+{
+	if (gcr_driver_sees_other_program(driver))
+		return say_ending(driver, error);
+	if (driver->task->from == GCR_STATE_RUNNING && !is_writers(driver))
+		return gcr_driver_of_another(driver, error);
+	return 0;
+}
+
+/*
  * Locks the process. The driver knows only the pid, so the program is checked once more afterwards:
  * if it is the same, the lock is its own, and no other program of the process inherits the lock.
  * Another program is unlocked at once.
@@ -377,15 +398,22 @@ static int lock(struct gcr_driver_session *driver, uint32_t timeout_ms, struct g
 		struct gcr_error *error)
 {
 	struct gcr_result unlocked;
-	int result;
+	struct gcr_error other;
+	int result = check_program(driver, error);
+	int allowed;
 
-	if (gcr_driver_sees_other_program(driver))
-		return say_ending(driver, error);
-	result = call(driver, GCR_MESSAGE_LOCK, timeout_ms, ret, error);
-	if (result < 0 || ret->error || !gcr_driver_sees_other_program(driver))
+	if (!result)
+		result = call(driver, GCR_MESSAGE_LOCK, timeout_ms, ret, error);
+	if (result < 0 || ret->error)
 		return result;
+	allowed = check_program(driver, &other);
+	if (!allowed)
+		return 0;
 	result = call(driver, GCR_MESSAGE_UNLOCK, 0, &unlocked, error);
-	return result < 0 ? result : say_ending(driver, error);
+	if (result < 0)
+		return result;
+	*error = other;
+	return allowed;
 }
 
 int gcr_driver_call(struct gcr_driver_session *driver, uint16_t type, uint32_t timeout_ms,

@@ -31,8 +31,7 @@ struct gcr_driver_session {
 	struct gcr_daemon *daemon;
 	struct gcr_vendor *vendor;	 /* of the process, for the session's lifetime */
 	const char *engine;		 /* the engine's name, for records */
-	struct gcr_proc_program program; /* of the process, when the session began */
-	bool has_program;		 /* `program` is known */
+	struct gcr_proc_program program; /* of the process, when the session began; 0: unknown */
 	bool is_of_another; /* it was not the writer's then, as when the verb was written */
 	struct gcr_helper *helper;
 	struct gcr_record record;
@@ -101,7 +100,7 @@ bool gcr_driver_session_must_leave(struct gcr_driver_session *driver);
 /*
  * Has the process got another program (execve(2)) since the session began? That program may have
  * other rights: it must not be locked, and its library not be asked for what the earlier program
- * has had.
+ * has had. False also if the process does not let itself be looked at.
  */
 bool gcr_driver_sees_other_program(struct gcr_driver_session *driver);
 
@@ -144,11 +143,14 @@ void gcr_driver_session_pause(struct gcr_driver_session *driver, int msec);
 /* Takes a control helper if the driver session has none, and waits for its hello. */
 int gcr_driver_need_helper(struct gcr_driver_session *driver, struct gcr_error *error);
 
+/* Sets the error of a process that is not the writer's any more: -EPERM. */
+int gcr_driver_of_another(const struct gcr_driver_session *driver, struct gcr_error *error);
+
 /*
  * Checks from outside the process for reasons that forbid a freeze: the vendor's preflight checks,
  * and the use of two vendors' GPUs by one process. @driver_version: from the hello of the control
- * helper. -EOPNOTSUPP: there is such a reason; -ESRCH: the process has ended; -EACCES: /proc cannot
- * be read.
+ * helper. -EOPNOTSUPP: there is such a reason; -EPERM: the process is not the writer's any more;
+ * -ESRCH: the process has ended; -EACCES: /proc cannot be read.
  */
 int gcr_driver_preflight(struct gcr_driver_session *driver, const char *driver_version,
 			 struct gcr_error *error);
@@ -358,7 +360,8 @@ int gcr_driver_check_running(struct gcr_driver_session *driver, enum gcr_state *
 /*
  * The driver's Lock: waits until the work on the GPU has ended, and blocks further calls of the
  * program. Asks in slices, so that a stop is noticed. -ETIMEDOUT: the work did not end by the
- * deadline; -ECANCELED: the operation is to stop; -EIO, ...
+ * deadline; -ECANCELED: the operation is to stop; -EPERM: the process is not the writer's any more;
+ * -EIO, ...
  */
 int gcr_driver_lock(struct gcr_driver_session *driver, struct gcr_error *error);
 

@@ -92,7 +92,7 @@ static void copy_generation(char to[40], const char from[40])
 /* Notes the program of a library that registers now. Lock: process. */
 static void note_program_locked(struct gcr_process *process, const struct gcr_proc_program *program)
 {
-	if (process->program.start_code && !gcr_proc_program_is(&process->program, program) &&
+	if (gcr_proc_program_differs(&process->program, program) &&
 	    process->state == GCR_STATE_RUNNING && !process->snapshot)
 		gcr_process_forget_program_locked(process);
 	process->program = *program;

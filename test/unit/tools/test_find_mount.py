@@ -72,6 +72,24 @@ def refusal(name, table, mount, user):
     return ''.join(re.findall('is not used: (.*)', done.stderr))
 
 
+def test_library(directory, table):
+    """A user's FUSE filesystem can say that its files are root's."""
+    path = f'{directory}/preload.so'
+    with open(path, 'w', encoding='utf-8'):
+        pass
+    with open(f'{BUILD}/tools/gpucr-run', encoding='utf-8') as file:
+        text = file.read().replace('/proc/self/mountinfo', table)
+    for lines, expected in (([], ''), ([line(directory, 0)], ''),
+                            ([line(directory, OTHER)], 'it is on a mount of user 4001'),
+                            ([line(path, OTHER).replace('fuse.gpucrfs', 'fuse')], 'it is on a mount of user 4001')):
+        with open(table, 'w', encoding='utf-8') as file:
+            file.write(''.join(lines))
+        env = {**os.environ, 'GPUCR_PRELOAD': path, 'GPUCR_PRELOAD_HIP': ''}
+        done = subprocess.run(['sh', '-c', text, f'{BUILD}/tools/gpucr-run', 'true'], env=env,
+                              capture_output=True, text=True, check=False)
+        check(expected in done.stderr and (done.returncode == 1) == bool(expected), done)
+
+
 def test_named(directory, table):
     theirs = f'{directory}/their place'
     for name in theirs, f'{theirs}/mnt', f'{directory}/tmp', f'{directory}/tmp/mnt':
@@ -140,4 +158,5 @@ with tempfile.TemporaryDirectory() as directory:
                 check(found == expected, f'{name}: {found!r} of {lines}, expected {expected!r}')
     if not os.geteuid():
         test_named(directory, table)
+        test_library(directory, table)
 print('ok')
