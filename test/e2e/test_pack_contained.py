@@ -56,10 +56,11 @@ def test_same_bytes():
 
 
 def freeze_as_roots(machine, pieces):
-    """Its user writes the verb. It is not dumpable, and so root's, while its files are made."""
+    """Its user writes the verb. It is not dumpable, and so root's, while its files are made. Without
+    `data` it would not be locked for the user."""
     machine.watch_faults()
     machine.hold_at(f'cuEventQuery {vmm.ROLES["program"]} times=1')
-    writer = machine.writer(pieces.pid, 'freeze', uid=ALICE)
+    writer = machine.writer(pieces.pid, 'freeze data', uid=ALICE)
     machine.wait_faulted()
     pieces.set_dumpable(False)
     machine.let_go()
