@@ -90,6 +90,16 @@ static int make_room(struct gcr_vmm *vmm, bool *ret_waited, struct gcr_error *er
 	return result;
 }
 
+/* Asks for the VRAM in use, for note_patience(): the last answer may be old. */
+static void renew_figures(struct gcr_driver_session *driver)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	struct gcr_error unused;
+
+	if (reply)
+		gcr_driver_query(driver, reply, &unused);
+}
+
 /*
  * Makes the checks whose result can change while the freeze waits for room; called again after such
  * a wait.
@@ -102,6 +112,8 @@ static int look(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error
 	/* With `freeze data` the driver's own VRAM stays where it is, and needs no note. */
 	if (!result && gcr_driver_takes_control(driver))
 		result = gcr_driver_take_stock(driver, error);
+	else if (!result)
+		renew_figures(driver);
 	if (!result)
 		result = gcr_driver_check_running(driver, ret_state, error);
 	return result;
@@ -191,18 +203,26 @@ static int check_parts(struct gcr_vmm *vmm, struct gcr_error *error)
 
 /*
  * Notes how much of the process's time may be due to its size: of what the library lists only what
- * the driver knows of. The rest counts when it has been moved: see driver->moved_bytes().
+ * the driver knows of, or what a thaw has given it. The rest counts when it has been moved: see
+ * driver->moved_bytes().
  */
 static void note_patience(struct gcr_vmm *vmm)
 {
 	struct gcr_driver_session *driver = &vmm->driver;
+	struct gcr_process *process = driver->process;
 	uint64_t taken_bytes = driver->need_unknown ? 0 : driver->patience_bytes;
 	bool is_known;
 
-	vmm->used_bytes = gcr_gpus_process_bytes(driver->daemon->gpus, driver->process->pid);
+	vmm->used_bytes = gcr_gpus_process_bytes(driver->daemon->gpus, process->pid);
 	if (taken_bytes > vmm->used_bytes)
 		vmm->used_bytes = taken_bytes;
 	is_known = vmm->used_bytes;
+	/* The driver counts imported memory for no process, but a thaw has made it. */
+	if (is_known) {
+		pthread_mutex_lock(&process->lock);
+		vmm->used_bytes += process->given_bytes;
+		pthread_mutex_unlock(&process->lock);
+	}
 	/* Without a figure, no more than what is listed: a library can send handles twice. */
 	for (size_t i = 0; !is_known && i < vmm->device_count; i++)
 		vmm->used_bytes += vmm->extents[i].bytes;
