@@ -230,6 +230,48 @@ static void note_patience(struct gcr_vmm *vmm)
 	driver->patience_bytes = driver->need_unknown ? 0 : driver->bytes;
 }
 
+static int compare_ids(const void *left, const void *right)
+{
+	const struct gcr_extent *a = *(const struct gcr_extent *const *)left;
+	const struct gcr_extent *b = *(const struct gcr_extent *const *)right;
+
+	return (a->id > b->id) - (a->id < b->id);
+}
+
+/*
+ * Subtracts the memory that will be moved from the driver's figures, which leave imported memory
+ * out: all that the process had at its last thaw is imported, and what it has allocated since then
+ * has later ids. -ENOMEM; errors of gcr_vmm_facts().
+ */
+static int deduct(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	_cleanup_free_ const struct gcr_extent **sorted = NULL;
+	struct gcr_driver_session *driver = &vmm->driver;
+	struct gcr_page_facts facts;
+	uint64_t imported_bytes;
+	int result;
+
+	result = gcr_vmm_facts(vmm, &facts, error);
+	if (result < 0)
+		return result;
+	/* Without figures of the process, those of whole GPUs count, with all that is in use. */
+	imported_bytes = driver->need_unknown ? 0 : facts.imported_bytes;
+	sorted = calloc(vmm->device_count + 1, sizeof(*sorted));
+	if (!sorted)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < vmm->device_count; i++)
+		sorted[i] = &vmm->extents[i];
+	qsort(sorted, vmm->device_count, sizeof(*sorted), compare_ids);
+	for (size_t i = 0; i < vmm->device_count; i++) {
+		uint64_t bytes = sorted[i]->bytes;
+
+		if (!imported_bytes)
+			gcr_driver_deduct(driver, sorted[i]->gpu, bytes);
+		imported_bytes -= bytes < imported_bytes ? bytes : imported_bytes;
+	}
+	return 0;
+}
+
 /*
  * Lists the memory to be moved, and takes files for it from the store. Called with the gate closed.
  * -ENOSPC, -EDQUOT, -ENOMEM, -EOPNOTSUPP.
@@ -246,13 +288,11 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 		result = check_facts(vmm, error);
 	if (!result)
 		result = check_parts(vmm, error);
+	if (!result)
+		result = deduct(vmm, error);
 	if (result < 0)
 		return result;
-	for (size_t i = 0; i < vmm->device_count; i++) {
-		gcr_driver_deduct(driver, vmm->extents[i].gpu, vmm->extents[i].bytes);
-		vmm->timing.bytes += vmm->extents[i].bytes;
-	}
-	for (size_t i = vmm->device_count; i < vmm->count; i++)
+	for (size_t i = 0; i < vmm->count; i++)
 		vmm->timing.bytes += vmm->extents[i].bytes;
 	gcr_task_set_bytes(driver->task, vmm->timing.bytes + driver->bytes);
 	note_patience(vmm);
