@@ -63,7 +63,7 @@ struct gcr_driver_session {
 	int64_t stopped_usec; /* since when the process has been seen stopped, 0: not stopped */
 	int64_t waited_usec;  /* sum of earlier waits while something was held */
 	int64_t gated_usec;   /* the same for waits for GPU work, which have their own limit */
-	int64_t queued_usec;  /* sum of waits for workers while something was held */
+	int64_t queued_usec;  /* by how much waits for workers have shortened the limit */
 	/* Bytes for which the process has more time, none of them by the library's word alone. */
 	uint64_t patience_bytes;
 	bool has_workers;     /* the session holds workers that other verbs may wait for */
@@ -316,6 +316,12 @@ void gcr_driver_record_places(struct gcr_driver_session *driver);
 void gcr_driver_begin_wait(struct gcr_driver_session *driver);
 void gcr_driver_end_wait(struct gcr_driver_session *driver);
 void gcr_driver_check_stall(struct gcr_driver_session *driver);
+
+/*
+ * The verb has waited for a worker while it held something: its process has as much less time, but
+ * some seconds remain of what it had left.
+ */
+void gcr_driver_note_queued(struct gcr_driver_session *driver, int64_t queued_usec);
 
 /*
  * Adds to @need the VRAM, in bytes, that @process will take: its driver's share, and the device

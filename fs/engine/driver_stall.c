@@ -114,11 +114,21 @@ static bool is_stopped(struct gcr_driver_session *driver, int64_t now_usec)
  */
 static int64_t find_patience(struct gcr_driver_session *driver)
 {
-	int64_t patience_usec = PATIENCE_USEC - driver->queued_usec;
+	return PATIENCE_USEC - driver->queued_usec +
+	       (int64_t)(driver->patience_bytes / BYTES_PER_USEC);
+}
 
-	if (patience_usec < LEAST_USEC)
-		patience_usec = LEAST_USEC;
-	return patience_usec + (int64_t)(driver->patience_bytes / BYTES_PER_USEC);
+void gcr_driver_note_queued(struct gcr_driver_session *driver, int64_t queued_usec)
+{
+	int64_t left_usec = find_patience(driver) - driver->waited_usec;
+
+	/* The time for the bytes is not shortened. */
+	if (left_usec > PATIENCE_USEC - driver->queued_usec)
+		left_usec = PATIENCE_USEC - driver->queued_usec;
+	if (queued_usec > left_usec - LEAST_USEC)
+		queued_usec = left_usec - LEAST_USEC;
+	if (queued_usec > 0)
+		driver->queued_usec += queued_usec;
 }
 
 static bool has_lost_patience(struct gcr_driver_session *driver, int64_t now_usec)

@@ -220,14 +220,19 @@ void gcr_vmm_set_running(struct gcr_vmm *vmm)
 {
 	struct gcr_process *process = vmm->driver.process;
 	struct gcr_snapshot *snapshot;
+	uint64_t given_bytes = 0;
 	bool may_keep;
 
+	/* After a freeze that was rolled back there are none: the program has its own memory. */
+	for (size_t i = 0; vmm->extents && i < vmm->device_count; i++)
+		given_bytes += vmm->extents[i].bytes;
 	gcr_driver_remove_record(&vmm->driver);
 	pthread_mutex_lock(&process->lock);
 	snapshot = TAKE_PTR(process->snapshot);
 	process->pinned_by = 0;
 	process->was_handed_over = true;
-
+	if (given_bytes)
+		process->given_bytes = given_bytes;
 	pthread_mutex_unlock(&process->lock);
 	/* The files of managed memory may no longer match the metadata. */
 	may_keep = vmm->is_verified && vmm->device_count == vmm->count;

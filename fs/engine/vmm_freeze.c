@@ -90,6 +90,16 @@ static int make_room(struct gcr_vmm *vmm, bool *ret_waited, struct gcr_error *er
 	return result;
 }
 
+/* Asks for the VRAM in use, for note_patience(): the last answer may be old. */
+static void renew_figures(struct gcr_driver_session *driver)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	struct gcr_error unused;
+
+	if (reply)
+		gcr_driver_query(driver, reply, &unused);
+}
+
 /*
  * Makes the checks whose result can change while the freeze waits for room; called again after such
  * a wait.
@@ -102,6 +112,8 @@ static int look(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error
 	/* With `freeze data` the driver's own VRAM stays where it is, and needs no note. */
 	if (!result && gcr_driver_takes_control(driver))
 		result = gcr_driver_take_stock(driver, error);
+	else if (!result)
+		renew_figures(driver);
 	if (!result)
 		result = gcr_driver_check_running(driver, ret_state, error);
 	return result;
@@ -191,23 +203,73 @@ static int check_parts(struct gcr_vmm *vmm, struct gcr_error *error)
 
 /*
  * Notes how much of the process's time may be due to its size: of what the library lists only what
- * the driver knows of. The rest counts when it has been moved: see driver->moved_bytes().
+ * the driver knows of, or what a thaw has given it. The rest counts when it has been moved: see
+ * driver->moved_bytes().
  */
 static void note_patience(struct gcr_vmm *vmm)
 {
 	struct gcr_driver_session *driver = &vmm->driver;
+	struct gcr_process *process = driver->process;
 	uint64_t taken_bytes = driver->need_unknown ? 0 : driver->patience_bytes;
 	bool is_known;
 
-	vmm->used_bytes = gcr_gpus_process_bytes(driver->daemon->gpus, driver->process->pid);
+	vmm->used_bytes = gcr_gpus_process_bytes(driver->daemon->gpus, process->pid);
 	if (taken_bytes > vmm->used_bytes)
 		vmm->used_bytes = taken_bytes;
 	is_known = vmm->used_bytes;
+	/* The driver counts imported memory for no process, but a thaw has made it. */
+	if (is_known) {
+		pthread_mutex_lock(&process->lock);
+		vmm->used_bytes += process->given_bytes;
+		pthread_mutex_unlock(&process->lock);
+	}
 	/* Without a figure, no more than what is listed: a library can send handles twice. */
 	for (size_t i = 0; !is_known && i < vmm->device_count; i++)
 		vmm->used_bytes += vmm->extents[i].bytes;
 	/* What is left to the driver, which moves that by itself. */
 	driver->patience_bytes = driver->need_unknown ? 0 : driver->bytes;
+}
+
+static int compare_ids(const void *left, const void *right)
+{
+	const struct gcr_extent *a = *(const struct gcr_extent *const *)left;
+	const struct gcr_extent *b = *(const struct gcr_extent *const *)right;
+
+	return (a->id > b->id) - (a->id < b->id);
+}
+
+/*
+ * Subtracts the memory that will be moved from the driver's figures, which leave imported memory
+ * out: all that the process had at its last thaw is imported, and what it has allocated since then
+ * has later ids. -ENOMEM; errors of gcr_vmm_facts().
+ */
+static int deduct(struct gcr_vmm *vmm, struct gcr_error *error)
+{
+	_cleanup_free_ const struct gcr_extent **sorted = NULL;
+	struct gcr_driver_session *driver = &vmm->driver;
+	struct gcr_page_facts facts;
+	uint64_t imported_bytes;
+	int result;
+
+	result = gcr_vmm_facts(vmm, &facts, error);
+	if (result < 0)
+		return result;
+	/* Without figures of the process, those of whole GPUs count, with all that is in use. */
+	imported_bytes = driver->need_unknown ? 0 : facts.imported_bytes;
+	sorted = calloc(vmm->device_count + 1, sizeof(*sorted));
+	if (!sorted)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < vmm->device_count; i++)
+		sorted[i] = &vmm->extents[i];
+	qsort(sorted, vmm->device_count, sizeof(*sorted), compare_ids);
+	for (size_t i = 0; i < vmm->device_count; i++) {
+		uint64_t bytes = sorted[i]->bytes;
+
+		if (!imported_bytes)
+			gcr_driver_deduct(driver, sorted[i]->gpu, bytes);
+		imported_bytes -= bytes < imported_bytes ? bytes : imported_bytes;
+	}
+	return 0;
 }
 
 /*
@@ -226,13 +288,11 @@ static int take_inventory(struct gcr_vmm *vmm, struct gcr_error *error)
 		result = check_facts(vmm, error);
 	if (!result)
 		result = check_parts(vmm, error);
+	if (!result)
+		result = deduct(vmm, error);
 	if (result < 0)
 		return result;
-	for (size_t i = 0; i < vmm->device_count; i++) {
-		gcr_driver_deduct(driver, vmm->extents[i].gpu, vmm->extents[i].bytes);
-		vmm->timing.bytes += vmm->extents[i].bytes;
-	}
-	for (size_t i = vmm->device_count; i < vmm->count; i++)
+	for (size_t i = 0; i < vmm->count; i++)
 		vmm->timing.bytes += vmm->extents[i].bytes;
 	gcr_task_set_bytes(driver->task, vmm->timing.bytes + driver->bytes);
 	note_patience(vmm);

@@ -258,7 +258,7 @@ static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_e
 	result = gcr_helpers_take_worker(driver->vendor->helpers, worker->uuid, worker->is_second,
 					 &wait, &worker->helper, error);
 	if (holds)
-		driver->queued_usec += wait.queued_usec;
+		gcr_driver_note_queued(driver, wait.queued_usec);
 	if (!result) {
 		gcr_helper_set_user(worker->helper, driver->process->pid);
 		driver->has_workers = true;

@@ -17,6 +17,8 @@
 
 /* How long a wait for a worker lasts before its caller is asked whether it is to stop. */
 #define SLICE_USEC (250 * GCR_USEC_PER_MSEC)
+/* How often a waiter for which there is no descriptor looks whether it has the turn. */
+#define LOOK_USEC  (20 * GCR_USEC_PER_MSEC)
 
 static int64_t left_usec(int64_t deadline_usec)
 {
@@ -133,9 +135,17 @@ static int say_stopped(int result, struct gcr_error *error)
 	return gcr_error_set(error, -result, "stopped while waiting for a worker");
 }
 
+static bool has_turn(struct gcr_helpers *helpers, const struct worker_waiter *waiter)
+{
+	GCR_LOCK_SCOPE(&helpers->lock);
+
+	return waiter->has_turn;
+}
+
 /* Waits until @waiter has the turn. The turn may also come when the wait has failed. */
-static int await_turn(const struct worker_waiter *waiter, const struct gcr_worker_wait *wait,
-		      int64_t deadline_usec, struct gcr_error *error)
+static int await_turn(struct gcr_helpers *helpers, const struct worker_waiter *waiter,
+		      const struct gcr_worker_wait *wait, int64_t deadline_usec,
+		      struct gcr_error *error)
 {
 	for (;;) {
 		struct pollfd polls[2] = {
@@ -144,13 +154,18 @@ static int await_turn(const struct worker_waiter *waiter, const struct gcr_worke
 		};
 		int64_t slice = slice_usec(deadline_usec);
 		struct timespec timeout = {.tv_nsec = (long)slice * 1000};
-		int r = ppoll(polls, 2, &timeout, NULL);
+		int r;
 
+		if (waiter->turn_fd < 0 && slice > LOOK_USEC)
+			timeout.tv_nsec = LOOK_USEC * 1000;
+		r = ppoll(polls, 2, &timeout, NULL);
 		if (r < 0 && errno != EINTR)
 			return gcr_error_set(error, errno, "waiting for a worker: %s",
 					     strerror(errno));
 		if (r > 0)
 			return polls[0].revents ? 0 : say_stopped(-EINTR, error);
+		if (waiter->turn_fd < 0 && has_turn(helpers, waiter))
+			return 0;
 		if (left_usec(deadline_usec) == 0)
 			return say_in_use(error);
 		if (wait->is_to_stop && wait->is_to_stop(wait->data))
@@ -176,17 +191,15 @@ static int wait_turn(struct gcr_helpers *helpers, struct worker_slot *slot,
 		if (left_usec(deadline_usec) == 0)
 			return say_in_use(error);
 		waiter.turn_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-		if (waiter.turn_fd < 0)
-			return gcr_error_set(error, errno, "waiting for a worker: %s",
-					     strerror(errno));
 		gcr_worker_slot_join(slot, &waiter, wait->client, wait->is_urgent);
 	}
-	result = await_turn(&waiter, wait, deadline_usec, error);
+	result = await_turn(helpers, &waiter, wait, deadline_usec, error);
 	pthread_mutex_lock(&helpers->lock);
 	if (gcr_worker_slot_quit(slot, &waiter))
 		result = 0;
 	pthread_mutex_unlock(&helpers->lock);
-	close(waiter.turn_fd);
+	if (waiter.turn_fd >= 0)
+		close(waiter.turn_fd);
 	wait->queued_usec = gcr_clock_usec() - since_usec;
 	return result;
 }

@@ -74,7 +74,8 @@ void gcr_worker_slot_pass(struct worker_slot *slot)
 	gcr_fair_queue_quit(&slot->queue, &waiter->fair);
 	gcr_worker_slot_count(slot, waiter->fair.client);
 	waiter->has_turn = true;
-	eventfd_write(waiter->turn_fd, 1);
+	if (waiter->turn_fd >= 0)
+		eventfd_write(waiter->turn_fd, 1);
 }
 
 void gcr_worker_slot_drop_if_unused(struct gcr_helpers *helpers, struct worker_slot *slot)

@@ -26,14 +26,14 @@ struct worker_slot {
 struct worker_waiter {
 	struct gcr_fair_waiter fair; /* the first member */
 	bool has_turn;
-	int turn_fd; /* an eventfd that becomes readable with the turn */
+	int turn_fd; /* an eventfd that becomes readable with the turn; negative: there is none */
 };
 
 /* The slot of this GPU's first or second worker; NULL if there is none. */
 struct worker_slot *gcr_worker_slot_find(struct gcr_helpers *helpers, const uint8_t *uuid,
 					 bool is_second);
 
-/* A new slot, without a worker or users. NULL: no memory, or no descriptor. */
+/* A new slot, without a worker or users. NULL: no memory. */
 struct worker_slot *gcr_worker_slot_add(struct gcr_helpers *helpers, const uint8_t *uuid,
 					bool is_second);
 

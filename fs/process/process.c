@@ -200,6 +200,7 @@ void gcr_process_forget_program_locked(struct gcr_process *process)
 	process->generation[0] = '\0';
 	process->was_refused = false;
 	process->was_handed_over = false;
+	process->given_bytes = 0;
 }
 
 bool gcr_process_has_ended(struct gcr_process *process)

@@ -134,6 +134,11 @@ struct gcr_process {
 	bool was_refused; /* the driver has refused to checkpoint the process */
 	/* A thaw by the vmm engine has left imported handles in the process. */
 	bool was_handed_over;
+	/*
+	 * Device memory that its last thaw by the vmm engine has given it, at most this many bytes
+	 * of which are imported now; 0: none, or not known.
+	 */
+	uint64_t given_bytes;
 	struct gcr_library *library;	 /* the connected preload library; NULL: none */
 	struct gcr_proc_program program; /* of the last library that registered; 0: none has */
 	/*

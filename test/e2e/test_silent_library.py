@@ -164,5 +164,17 @@ def test_claims_managed_memory():
                  for index in range(CLAIMED_GIB)], 'managed memory')
 
 
+def test_time_after_a_thaw():
+    """The driver counts what a thaw has given for no process: it is nevertheless the process's, and
+    gives it time."""
+    harness.needs_cuda('a checkpoint by the driver')
+    with vmm.machine(vram='4G') as machine:
+        demo = vmm.demo(machine, '--bytes', '1536M', '--buffers', 1)
+        vmm.cycle(machine, demo)
+        machine.faults(f'cuCheckpointProcessCheckpoint pid={demo.pid} delay_ms=10700')
+        machine.must(demo.pid, 'freeze timeout=600')
+        check('does not answer' not in machine.log(), machine.log())
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=3)

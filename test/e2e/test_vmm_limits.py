@@ -286,5 +286,26 @@ def test_several_at_once_byte_by_byte():
             demo.wait_ticks(2)
 
 
+def test_room_for_the_driver_after_a_thaw():
+    """The driver's figures leave imported memory out: what the driver needs itself is known in a
+    second freeze too. Without room for that its restore would lose the process."""
+    harness.needs_cuda('a restore by the driver')
+    with vmm.machine(vram='1G') as machine:
+        demo = vmm.demo(machine, '--bytes', '256M', '--buffers', 1, '--blocks', 100,
+                        '--block-bytes', '1M')
+        machine.must(demo.pid, 'freeze')
+        held_bytes = machine.status(demo.pid)['held_bytes']
+        machine.must(demo.pid, 'thaw')
+        machine.must(demo.pid, 'freeze')
+        equal(machine.status(demo.pid)['held_bytes'], held_bytes, 'what a thaw needs')
+        # Room for what has been moved, but not for the rest.
+        other = vmm.demo(machine, '--bytes', '644M', '--buffers', 1)
+        equal(machine.write(demo.pid, 'thaw'), 'ENOMEM', machine.error(demo.pid))
+        equal(machine.state(demo.pid), 'frozen')
+        other.end()
+        machine.must(demo.pid, 'thaw')
+        vmm.cycle(machine, demo)
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=4)

@@ -8,6 +8,7 @@
  */
 #include <dlfcn.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 
 #include "backend/cuda/cuda_api.h"
 #include "test/unit/helper/helper.h"
@@ -412,6 +413,9 @@ static void test_turns(const char *programs)
 	static struct gcr_gpus_reply reply;
 	const uint8_t *uuid = reply.gpus[0].uuid;
 	struct gcr_worker_wait wait = {.client = 1, .timeout_usec = -1, .wake_fd = -1};
+	struct rlimit limit, low;
+	size_t taken_count = 0;
+	int taken[64];
 	struct turn turns[5];
 	pthread_t threads[5];
 	atomic_uint count = 0;
@@ -439,6 +443,26 @@ static void test_turns(const char *programs)
 	CHECK(turns[4].order == 0);
 	for (unsigned int i = 0; i < 4; i++)
 		CHECK(turns[i].order == i + 1);
+
+	/* Without a descriptor for its wait, a waiter has its turn all the same. */
+	helper = take_worker(helpers, &reply.gpus[0]);
+	CHECK(!getrlimit(RLIMIT_NOFILE, &limit));
+	low = limit;
+	low.rlim_cur = GCR_ARRAY_SIZE(taken);
+	CHECK(!setrlimit(RLIMIT_NOFILE, &low));
+	while ((taken[taken_count] = dup(STDERR_FILENO)) >= 0)
+		taken_count++;
+	CHECK(errno == EMFILE);
+	wait.timeout_usec = 50 * GCR_USEC_PER_MSEC;
+	wait.is_to_stop = NULL;
+	CHECK(gcr_helpers_take_worker(helpers, uuid, false, &wait, &other, &error) == -ETIMEDOUT);
+	CHECK(!pthread_create(&threads[0], NULL, take_turn, &turns[0]));
+	usleep(50 * GCR_USEC_PER_MSEC);
+	gcr_helper_put(helper);
+	CHECK(!pthread_join(threads[0], NULL));
+	while (taken_count)
+		close(taken[--taken_count]);
+	CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
 	gcr_helper_put(take_worker(helpers, &reply.gpus[0]));
 	gcr_helpers_destroy(helpers);
 }
