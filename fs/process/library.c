@@ -438,6 +438,16 @@ int gcr_library_request(struct gcr_library *library, uint16_t type, const void *
 	return 0;
 }
 
+/*
+ * Is the program to be looked at after a gcr_receiver_receive() with @result? Each look takes a
+ * tenth of a millisecond. A message before the last one of a request has nothing of the program's
+ * but descriptors, and all of them are let go of if the last one is not accepted.
+ */
+static bool may_be_of_other_program(int result, const struct gcr_message *message)
+{
+	return result == -ETIMEDOUT || (!result && message->header.type == GCR_MESSAGE_RESULT);
+}
+
 int gcr_library_receive(struct gcr_library *library, int64_t timeout_usec,
 			struct gcr_message *ret_message)
 {
@@ -453,7 +463,7 @@ int gcr_library_receive(struct gcr_library *library, int64_t timeout_usec,
 		result = gcr_receiver_receive(
 			library->fd, left_usec > 0 ? left_usec : 0, library->process->pidfd,
 			library->request == GCR_MESSAGE_HAND_OVER, ret_message);
-		if ((!result || result == -ETIMEDOUT) && is_of_other_program(library)) {
+		if (may_be_of_other_program(result, ret_message) && is_of_other_program(library)) {
 			if (!result)
 				gcr_message_close_fds(ret_message);
 			return -EPIPE;

@@ -164,7 +164,12 @@ def test_filter():
               machine.error(one.pid))
         one.wait_gone()
         refused(machine, one, 'filter of system calls')
-        machine.must('users', 'thaw trusted')
+        # A thread of the library's that has got its filter late has given up root's rights: it does
+        # not speak for a process that has kept them.
+        results = []
+        while 'ok' not in results and len(results) < 6:
+            results.append(machine.write('users', 'thaw trusted timeout=6'))
+        check('ok' in results, f'{results}: {machine.error("users")}')
         check('0' in uids(one.pid), 'the filter does nothing: the test tells nothing')
 
 
