@@ -18,6 +18,7 @@
 #include "fs/verb/reclaim.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 
 /* How long to wait for the library of a running program, which normally answers at once. */
 #define CONNECT_USEC (2 * GCR_USEC_PER_SEC)
@@ -90,16 +91,6 @@ static int make_room(struct gcr_vmm *vmm, bool *ret_waited, struct gcr_error *er
 	return result;
 }
 
-/* Asks for the VRAM in use, for note_patience(): the last answer may be old. */
-static void renew_figures(struct gcr_driver_session *driver)
-{
-	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
-	struct gcr_error unused;
-
-	if (reply)
-		gcr_driver_query(driver, reply, &unused);
-}
-
 /*
  * Makes the checks whose result can change while the freeze waits for room; called again after such
  * a wait.
@@ -112,8 +103,6 @@ static int look(struct gcr_vmm *vmm, enum gcr_state *ret_state, struct gcr_error
 	/* With `freeze data` the driver's own VRAM stays where it is, and needs no note. */
 	if (!result && gcr_driver_takes_control(driver))
 		result = gcr_driver_take_stock(driver, error);
-	else if (!result)
-		renew_figures(driver);
 	if (!result)
 		result = gcr_driver_check_running(driver, ret_state, error);
 	return result;
@@ -201,6 +190,32 @@ static int check_parts(struct gcr_vmm *vmm, struct gcr_error *error)
 	return 0;
 }
 
+/* Asks for the VRAM in use: the last answer may be old. */
+static void renew_figures(struct gcr_driver_session *driver)
+{
+	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	struct gcr_error unused;
+
+	if (reply)
+		gcr_driver_query(driver, reply, &unused);
+}
+
+/* The device memory that the process can have, as far as known without its library; 0: unknown. */
+static uint64_t find_used(struct gcr_vmm *vmm)
+{
+	struct gcr_driver_session *driver = &vmm->driver;
+	uint64_t taken_bytes = driver->need_unknown ? 0 : driver->patience_bytes;
+	uint64_t bytes = gcr_gpus_process_bytes(driver->daemon->gpus, driver->process->pid);
+
+	if (taken_bytes > bytes)
+		bytes = taken_bytes;
+	if (!bytes)
+		return 0;
+	/* The driver counts imported memory for no process, but a thaw has made it. */
+	GCR_LOCK_SCOPE(&driver->process->lock);
+	return bytes + driver->process->given_bytes;
+}
+
 /*
  * Notes how much of the process's time may be due to its size: of what the library lists only what
  * the driver knows of, or what a thaw has given it. The rest counts when it has been moved: see
@@ -209,23 +224,19 @@ static int check_parts(struct gcr_vmm *vmm, struct gcr_error *error)
 static void note_patience(struct gcr_vmm *vmm)
 {
 	struct gcr_driver_session *driver = &vmm->driver;
-	struct gcr_process *process = driver->process;
-	uint64_t taken_bytes = driver->need_unknown ? 0 : driver->patience_bytes;
-	bool is_known;
+	uint64_t listed_bytes = 0;
 
-	vmm->used_bytes = gcr_gpus_process_bytes(driver->daemon->gpus, process->pid);
-	if (taken_bytes > vmm->used_bytes)
-		vmm->used_bytes = taken_bytes;
-	is_known = vmm->used_bytes;
-	/* The driver counts imported memory for no process, but a thaw has made it. */
-	if (is_known) {
-		pthread_mutex_lock(&process->lock);
-		vmm->used_bytes += process->given_bytes;
-		pthread_mutex_unlock(&process->lock);
+	for (size_t i = 0; i < vmm->device_count; i++)
+		listed_bytes += vmm->extents[i].bytes;
+	vmm->used_bytes = find_used(vmm);
+	/* Where the driver takes control, the figures have just been asked for. */
+	if (vmm->used_bytes < listed_bytes && !gcr_driver_takes_control(driver)) {
+		renew_figures(driver);
+		vmm->used_bytes = find_used(vmm);
 	}
 	/* Without a figure, no more than what is listed: a library can send handles twice. */
-	for (size_t i = 0; !is_known && i < vmm->device_count; i++)
-		vmm->used_bytes += vmm->extents[i].bytes;
+	if (!vmm->used_bytes)
+		vmm->used_bytes = listed_bytes;
 	/* What is left to the driver, which moves that by itself. */
 	driver->patience_bytes = driver->need_unknown ? 0 : driver->bytes;
 }
