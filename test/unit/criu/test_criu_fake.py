@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """criu-glue with a CRIU that is a script.
 usage: test_criu_fake.py PATH-OF-CRIU_TOOL [TEST...]"""
+import contextlib
 import errno
 import os
 import re
@@ -301,14 +302,28 @@ def keepers(place):
     return found
 
 
+def has_pidfd(holder, path):
+    """Has the process a descriptor of the one whose pid is in the file @path?"""
+    with contextlib.suppress(OSError, ValueError):
+        with open(path, encoding='ascii') as file:
+            line = f'Pid:\t{int(file.read())}\n'
+        for fd in os.listdir(f'/proc/{holder}/fdinfo'):
+            with contextlib.suppress(OSError):
+                with open(f'/proc/{holder}/fdinfo/{fd}', encoding='ascii') as file:
+                    if line in file.read():
+                        return True
+    return False
+
+
 def test_log_without_its_starter(place):
     """The daemon dies: CRIU goes on, and so does its log."""
     images = place.directory('images')
-    script = place.fake('echo before; : >begun; until [ -e go ]; do sleep 0.05; done; '
+    script = place.fake('echo before; echo $$ >begun; until [ -e go ]; do sleep 0.05; done; '
                         'head -c 3000000 /dev/zero | tr "\\0" "\\n"; echo after; : >done')
     with subprocess.Popen([TOOL, 'dump', f'libdir={place.directory("plugins")}', f'images={images}',
                            'pid=1', script], stdout=subprocess.DEVNULL) as tool:
-        wait_for(lambda: os.path.exists(f'{images}/begun'), 'CRIU')
+        # A CRIU of which the daemon has not heard is ended with it.
+        wait_for(lambda: has_pidfd(tool.pid, f'{images}/begun'), 'CRIU')
         tool.kill()
     with open(f'{images}/go', 'w'):
         pass
