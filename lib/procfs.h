@@ -15,9 +15,10 @@
 
 /*
  * Which program a process has, told by addresses that the kernel chooses anew in each execve(2):
- * fields 26 and 28 of /proc/PID/stat. They are equal after an execve(2) only if address space
- * randomization is off (personality(2)), which it never is for a program with more rights than its
- * caller. Where we may not read them they are always the same.
+ * fields 26 and 28 of /proc/PID/stat. They can be equal after an execve(2) only if address space
+ * randomization is off: for the process (personality(2)), but not for a program with more rights
+ * than its caller, or for the machine (kernel.randomize_va_space). Where we may not read them they
+ * are always the same.
  */
 struct gcr_proc_program {
 	uint64_t start_code;
