@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -332,6 +333,21 @@ int gcr_proc_program(pid_t pid, struct gcr_proc_program *ret_program)
 	return 0;
 }
 
+int gcr_proc_is_secure(pid_t pid)
+{
+	_cleanup_free_ char *text = NULL;
+	unsigned long pair[2];
+	size_t bytes = 0;
+	int r = gcr_proc_read(pid, "auxv", &text, &bytes);
+
+	for (size_t at = 0; !r && at + sizeof(pair) <= bytes; at += sizeof(pair)) {
+		memcpy(pair, text + at, sizeof(pair));
+		if (pair[0] == AT_SECURE)
+			return pair[1] != 0;
+	}
+	return r;
+}
+
 /*
  * The callback of each_thread() for gcr_proc_owner(): @data gets the owner of the first thread that
  * has its memory. A file of a thread that belongs to the process's user proves that the thread has
@@ -376,12 +392,35 @@ static bool has_our_map(pid_t pid)
 	       gcr_file_read(path, &its, NULL) < 0 || !strcmp(ours, its);
 }
 
+/*
+ * The id that root of the process's user namespace has in ours; 0 if it has none. @name: "uid_map"
+ * or "gid_map".
+ */
+static uint32_t namespace_root(pid_t pid, const char *name)
+{
+	_cleanup_free_ char *text = NULL;
+	char path[GCR_PROC_PATH_BYTES];
+	uint32_t inside, outside;
+
+	gcr_proc_path(path, pid, name);
+	if (gcr_file_read(path, &text, NULL) < 0)
+		return 0;
+	for (const char *line = text; line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (sscanf(line, "%" SCNu32 " %" SCNu32, &inside, &outside) == 2 && !inside)
+			return outside;
+	}
+	return 0;
+}
+
 static bool has_more_rights(pid_t pid, const struct gcr_proc_status *status)
 {
-	return !status->has_one_user ||
-	       (status->real_uid &&
-		status->permitted_capabilities & ~(UINT64_C(1) << CAP_WAKE_ALARM) &&
-		has_our_map(pid));
+	if (!status->has_one_user)
+		return true;
+	if (!status->real_uid ||
+	    !(status->permitted_capabilities & ~(UINT64_C(1) << CAP_WAKE_ALARM)))
+		return false;
+	return has_our_map(pid) || namespace_root(pid, "uid_map") != status->real_uid;
 }
 
 bool gcr_proc_has_more_rights(pid_t pid)
@@ -423,8 +462,12 @@ int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
 
 		if (r < 0)
 			return r;
-		if (has_more_rights(pid, &rights))
-			status.st_uid = status.st_gid = 0;
+		if (has_more_rights(pid, &rights)) {
+			bool is_ours = has_our_map(pid);
+
+			status.st_uid = is_ours ? 0 : namespace_root(pid, "uid_map");
+			status.st_gid = is_ours ? 0 : namespace_root(pid, "gid_map");
+		}
 	}
 	*ret_uid = status.st_uid;
 	*ret_gid = status.st_gid;

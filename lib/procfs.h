@@ -107,20 +107,28 @@ struct gcr_proc_status {
 int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status);
 
 /*
+ * Has the kernel started the program with more rights than its caller (AT_SECURE of getauxval(3):
+ * set-user-ID, set-group-ID, file capabilities)? 1, 0; -EACCES, -ESRCH; -ETIMEDOUT and -EBUSY of
+ * lib/proc_source.h.
+ */
+int gcr_proc_is_secure(pid_t pid);
+
+/*
  * Does the process have rights that its user does not have: another user or group to return to
- * (Uid, Gid of its status), or capabilities in our user namespace? Other processes of the user may
- * not look into it (ptrace(2), "Ptrace access mode checking"). CAP_WAKE_ALARM does not count: some
- * systems give it to all users who have logged in. True also if the process has ended.
+ * (Uid, Gid of its status), or capabilities without being root of its user namespace? Other
+ * processes of the user may not look into it (ptrace(2), "Ptrace access mode checking").
+ * CAP_WAKE_ALARM does not count: some systems give it to all users who have logged in. True also if
+ * the process has ended.
  */
 bool gcr_proc_has_more_rights(pid_t pid);
 
 /*
- * The owner of /proc/PID: root for a process that is not dumpable, or has more rights than its
- * user. A process whose threads are all exiting, without memory, belongs to its user. If the main
- * thread has ended, the first thread that has its memory tells; a process with
- * GCR_PROC_OWNER_THREADS ended threads or more before that one belongs to root. Only a tracer keeps
- * threads other than the main one after their end. The function asks the kernel alone, never the
- * source of lib/proc_source.h. -ESRCH.
+ * The owner of /proc/PID: root for a process that is not dumpable, and root of its user namespace,
+ * if that has an id in ours, else root, for one that has more rights than its user. A process whose
+ * threads are all exiting, without memory, belongs to its user. If the main thread has ended, the
+ * first thread that has its memory tells; a process with GCR_PROC_OWNER_THREADS ended threads or
+ * more before that one belongs to root. Only a tracer keeps threads other than the main one after
+ * their end. The function asks the kernel alone, never the source of lib/proc_source.h. -ESRCH.
  */
 #define GCR_PROC_OWNER_THREADS 16
 int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid);

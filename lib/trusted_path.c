@@ -20,7 +20,8 @@
 
 /*
  * Who can change the last step of the path: its owner, or everybody. @keeps: what the sticky bit
- * keeps as it is, S_ISVTX if something in the directory is meant, 0 if that is yet to be made.
+ * keeps as it is, S_ISVTX if something in the directory is meant that is there, 0 if it may be yet
+ * to be made.
  */
 static int owner_of(const char *path, mode_t keeps, int64_t *ret_owner)
 {
@@ -33,6 +34,13 @@ static int owner_of(const char *path, mode_t keeps, int64_t *ret_owner)
 			     ? EVERYBODY
 			     : (int64_t)status.st_uid;
 	return 0;
+}
+
+static bool is_directory(const char *path)
+{
+	struct stat status;
+
+	return stat(path, &status) < 0 || S_ISDIR(status.st_mode);
 }
 
 /* Cuts the last step off a path without links; false: it was "/". */
@@ -136,7 +144,7 @@ int gcr_trusted_path(const char *name, const char *path, char **ret_path, struct
 				     "neither root nor you",
 				     name, path, maker);
 	find_owners(&owners);
-	keeps = strcmp(whole, there) ? 0 : S_ISVTX;
+	keeps = strcmp(whole, there) || is_directory(there) ? 0 : S_ISVTX;
 	do {
 		if (owner_of(there, keeps, &owner) < 0)
 			return gcr_error_set(error, errno, "%s: %s: %s", name, there,

@@ -4,8 +4,10 @@ owners() {
     step=$1
     while :; do
         mode=$(stat -c '%u %a' -- "$step") || return
+        # With the sticky bit nobody removes what is another's there, but anybody adds files.
+        [ "$step" != "$1" ] || [ ! -d "$step" ] || mode="${mode%% *} ${mode#"${mode%?}"}"
         case $mode in
-        *' '[1357]???) ;; # nobody removes what is another's there
+        *' '[1357]???) ;;
         *[2367]) mode=all ;;
         esac
         printf '%s %s\n' "${mode%% *}" "$step"

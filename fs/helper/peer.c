@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/proc_source.h"
 #include "lib/procfs.h"
 
 #ifndef SO_PEERPIDFD
@@ -79,14 +80,23 @@ int gcr_peer_check(const struct gcr_peer *peer)
 {
 	struct gcr_proc_program program;
 	struct gcr_proc_status status;
+	int secure = 0;
 
+	if (gcr_proc_status(peer->pid, &status) < 0)
+		return -ESRCH;
+	/*
+	 * The program was noted after connect(2), and may be one that the process has got in
+	 * between, which has no library if it is set-group-ID, for example.
+	 */
+	if (peer->uid)
+		secure = gcr_proc_is_secure(peer->pid);
 	/* The program last: if it is the same, the rights were its own. */
-	if (gcr_proc_status(peer->pid, &status) < 0 || gcr_proc_program(peer->pid, &program) < 0 ||
+	if (gcr_proc_is_silent(secure) || gcr_proc_program(peer->pid, &program) < 0 ||
 	    has_ended(peer->pidfd))
 		return -ESRCH;
 	if (!gcr_proc_program_is(&program, &peer->program))
 		return -EACCES;
-	return !peer->uid || peer->uid == status.effective_uid ? 0 : -EPERM;
+	return !peer->uid || (peer->uid == status.effective_uid && secure != 1) ? 0 : -EPERM;
 }
 
 void gcr_peer_finish(struct gcr_peer *peer)

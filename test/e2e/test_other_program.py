@@ -6,6 +6,8 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
+import struct
 import sys
 import time
 
@@ -13,8 +15,10 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
 import vmm
-from harness import BUILD, NOBODY, Skip, check, equal, is_root, same_for_both, wait_for
-from library import COMMIT, CONNECTING, HAND_OVER, LIST, Library
+from harness import (BUILD, NOBODY, Skip, check, equal, is_root, read_file, same_for_both,
+                     wait_for)
+from library import (COMMIT, CONNECTING, HAND_OVER, HEADER, LIST, MAGIC, PAGE_BYTES, REGISTER, RUNNING,
+                     VERSION, Library, sealed_file)
 from test_lying_library import MANAGED, gpu_uuid, lists
 
 SAVE, HOLD = 110, 111
@@ -99,6 +103,40 @@ def test_in_the_hand_over():
         runs_on(lying)
         roots_verbs_work(machine, lying.pid)
         runs_on(lying, 0.5)
+
+
+def test_before_the_accept():
+    """A connection that the daemon has not accepted yet when its process becomes a set-group-ID
+    program, which never has a library."""
+    same_for_both('whose program it is')
+    if not is_root():
+        raise Skip('a set-group-ID program is needed')
+    with vmm.machine() as machine:
+        program = f'{machine.directory}/turning'
+        shutil.copy(f'{BUILD}/test/e2e/turning', program)
+        os.chown(program, 0, NOBODY - 1)
+        os.chmod(program, 0o2755)
+        os.chmod(machine.directory, 0o755)
+        page = sealed_file(bytes(PAGE_BYTES))
+        machine.daemon.send_signal(signal.SIGSTOP)
+        try:
+            link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            plain = Plain(machine, {
+                'GPUCR_TEST_NEXT': program,
+                'GPUCR_TEST_CONNECT': f'{machine.runtime}/socket:{link.fileno()}'
+            }, uid=NOBODY, pass_fds=[link.fileno()])
+            os.kill(plain.pid, signal.SIGUSR1)
+            wait_for(lambda: read_file(f'/proc/{plain.pid}/comm') == 'turning\n', 'the program')
+        finally:
+            machine.daemon.send_signal(signal.SIGCONT)
+        body = struct.pack('=II40s', 1, RUNNING, b'')
+        socket.send_fds(link, [HEADER.pack(MAGIC, VERSION, REGISTER, 1, len(body)) + body], [page])
+        wait_for(lambda: "another user's rights now" in machine.log(), 'the connection to be dropped')
+        machine.demos.remove(plain.demo)
+        plain.demo.popen.kill()
+        plain.demo.popen.wait()
+        link.close()
+        os.close(page)
 
 
 def test_before_the_lock():

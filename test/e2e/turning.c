@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A set-user-ID program: becomes its owner's altogether, and then gpucr-demo under gpucr-run, both
- * of this build.
+ * of this build. As a set-group-ID program it waits.
  */
 #include <stdio.h>
 #include <unistd.h>
@@ -11,6 +11,8 @@ int main(void)
 	const char *program = TOOLS "/gpucr-run";
 	uid_t uid = geteuid();
 
+	while (getegid() != getgid())
+		pause();
 	if (setresuid(uid, uid, uid) < 0) {
 		perror("setresuid");
 		return 1;

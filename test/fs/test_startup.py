@@ -178,11 +178,12 @@ def test_helpers_of_another_user():
             result = machine.run('-f', '-o', machine.sim(), machine.mountpoint,
                                  env={**machine.env, name: value})
             refused(machine, result, f'{theirs} belongs to user 4001')
-        # What is missing in a directory where all can make files, a user makes later.
+        # What is missing in a directory where all can make files, a user makes later, or has made.
         all_may = f'{machine.directory}/all'
         os.mkdir(all_may)
         os.chmod(all_may, 0o1777)
-        for value in f'{all_may}/none:{build}', f'{all_may}/none/below:{build}', f'{build}:{all_may}/none':
+        for value in (all_may, f'{all_may}/none:{build}', f'{all_may}/none/below:{build}',
+                      f'{build}:{all_may}/none'):
             result = machine.run('-f', '-o', machine.sim(), machine.mountpoint,
                                  env={**machine.env, 'GPUCR_HELPER_DIR': value})
             refused(machine, result, f'all can write to {all_may}')

@@ -155,6 +155,63 @@ static void check_owner_with_rights(int capability, bool returns, uid_t expected
 	CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
 }
 
+static void write_map(pid_t pid, const char *name, unsigned int root)
+{
+	char path[64], text[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name);
+	snprintf(text, sizeof(text), "0 %u 1\n%u %u 1\n", root, NOBODY, NOBODY);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	CHECK(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+	close(fd);
+}
+
+/*
+ * In a user namespace whose root is SOMEBODY here: a process with capabilities is that of its root,
+ * or belongs to that root.
+ */
+static void check_owner_in_namespace(uid_t uid, uid_t expected)
+{
+	uid_t inside = uid == SOMEBODY ? 0 : uid, owner;
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct all[2] = {{.permitted = ~0u}, {.permitted = 0}};
+	int made[2], mapped[2], ready[2];
+	gid_t group;
+	pid_t pid;
+	char byte;
+
+	CHECK(pipe(made) == 0 && pipe(mapped) == 0 && pipe(ready) == 0);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		CHECK(unshare(CLONE_NEWUSER) == 0);
+		CHECK(write(made[1], "", 1) == 1 && read(mapped[0], &byte, 1) == 1);
+		CHECK(prctl(PR_SET_KEEPCAPS, 1) == 0);
+		CHECK(setresgid(inside, inside, inside) == 0);
+		CHECK(setresuid(inside, inside, inside) == 0);
+		CHECK(syscall(SYS_capset, &header, all) == 0);
+		CHECK(prctl(PR_SET_DUMPABLE, 1) == 0);
+		CHECK(write(ready[1], "", 1) == 1);
+		for (;;)
+			pause();
+	}
+	CHECK(read(made[0], &byte, 1) == 1);
+	write_map(pid, "uid_map", SOMEBODY);
+	write_map(pid, "gid_map", SOMEBODY);
+	CHECK(write(mapped[1], "", 1) == 1 && read(ready[0], &byte, 1) == 1);
+	CHECK(gcr_proc_owner(pid, &owner, &group) == 0);
+	CHECK(owner == expected && group == expected);
+	CHECK(gcr_proc_has_more_rights(pid) == (uid != SOMEBODY));
+	CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+	for (int i = 0; i < 2; i++) {
+		close(made[i]);
+		close(mapped[i]);
+		close(ready[i]);
+	}
+}
+
 static void test_more_rights(void)
 {
 	if (geteuid())
@@ -164,6 +221,10 @@ static void test_more_rights(void)
 	check_owner_with_rights(CAP_WAKE_ALARM, false, NOBODY);
 	check_owner_with_rights(PLAIN, true, 0);
 	CHECK(!gcr_proc_has_more_rights(getpid()));
+	CHECK(gcr_proc_is_secure(getpid()) == 0);
+	CHECK(gcr_proc_is_secure(NOBODY) == -ESRCH);
+	check_owner_in_namespace(SOMEBODY, SOMEBODY);
+	check_owner_in_namespace(NOBODY, SOMEBODY);
 }
 
 /* ---- the program of a process ---- */

@@ -77,6 +77,13 @@ def test_code(top):
             refused(show(**{name: path}, user=USER), whose)
     refused(show(GPUCR_PRELOAD=beside), whose)
     refused(show(GPUCR_PRELOAD=library_in(all_may)), 'all can write to')
+    # As /tmp: what is root's stays as it is, but anybody adds files.
+    all_add = make(f'{top}/sticky', 0, 0o1777)
+    os.symlink(f'{SIM}/libcuda.so.1', f'{all_add}/libcuda.so.1')
+    refused(show('--sim', GPUCR_SIM_LIBDIR=all_add), 'all can write to')
+    path = library_in(all_add)
+    done = show(GPUCR_PRELOAD=path, GPUCR_PRELOAD_HIP='')
+    check(done.returncode == 0 and path in done.stdout.splitlines()[0].split(':'), done)
     for path in theirs, below, link:
         if path != link:
             os.symlink(f'{SIM}/libcuda.so.1', f'{path}/libcuda.so.1')
