@@ -33,6 +33,8 @@
  */
 #define MESSAGES_FREE  1024
 #define PAUSE_MSEC     1
+/* Interval of looking at the program while the library does not answer. */
+#define LOOK_USEC      (250 * GCR_USEC_PER_MSEC)
 
 struct gcr_library {
 	atomic_int references;
@@ -56,6 +58,7 @@ struct gcr_library {
 	uint32_t sequence;
 	uint16_t request;      /* its message type */
 	unsigned int messages; /* received since then */
+	int64_t looked_usec;   /* monotonic: when its program was looked at, by this thread */
 };
 
 struct gcr_library *gcr_library_ref(struct gcr_library *library)
@@ -189,8 +192,6 @@ static struct gcr_library *current(struct gcr_process *process)
 	pthread_mutex_lock(&process->lock);
 	library = process->library ? gcr_library_ref(process->library) : NULL;
 	pthread_mutex_unlock(&process->lock);
-	if (library && is_of_other_program(library))
-		gcr_library_unref(TAKE_PTR(library));
 	return library;
 }
 
@@ -206,7 +207,7 @@ bool gcr_library_is_live(struct gcr_process *process)
 {
 	_cleanup_(gcr_library_unref_cleanup) struct gcr_library *library = current(process);
 
-	return library && !has_ended(library);
+	return library && !has_ended(library) && !is_of_other_program(library);
 }
 
 /* Reads the page of the library, and keeps the contents for gcr_library_last_facts(). */
@@ -375,6 +376,14 @@ static int try_take(struct gcr_process *process, struct gcr_library **ret_librar
 	pthread_mutex_unlock(&library->lock);
 	if (result < 0)
 		return result;
+	/* Without the lock: the look may take a while. */
+	library->looked_usec = gcr_clock_usec();
+	if (is_of_other_program(library)) {
+		pthread_mutex_lock(&library->lock);
+		library->taken = false;
+		pthread_mutex_unlock(&library->lock);
+		return -ENOTCONN;
+	}
 	gcr_loop_remove(process->daemon->loop, library->fd);
 	*ret_library = TAKE_PTR(library);
 	return 0;
@@ -440,12 +449,19 @@ int gcr_library_request(struct gcr_library *library, uint16_t type, const void *
 
 /*
  * Is the program to be looked at after a gcr_receiver_receive() with @result? Each look takes a
- * tenth of a millisecond. A message before the last one of a request has nothing of the program's
- * but descriptors, and all of them are let go of if the last one is not accepted.
+ * tenth of a millisecond, and longer on a busy machine. A message before the last one of a request
+ * has nothing of the program's but descriptors, and all of them are let go of if the last one is
+ * not accepted.
  */
-static bool may_be_of_other_program(int result, const struct gcr_message *message)
+static bool is_look_due(struct gcr_library *library, int result, const struct gcr_message *message)
 {
-	return result == -ETIMEDOUT || (!result && message->header.type == GCR_MESSAGE_RESULT);
+	int64_t now_usec = gcr_clock_usec();
+
+	if (result ? result != -ETIMEDOUT || now_usec < library->looked_usec + LOOK_USEC
+		   : message->header.type != GCR_MESSAGE_RESULT)
+		return false;
+	library->looked_usec = now_usec;
+	return true;
 }
 
 int gcr_library_receive(struct gcr_library *library, int64_t timeout_usec,
@@ -463,7 +479,7 @@ int gcr_library_receive(struct gcr_library *library, int64_t timeout_usec,
 		result = gcr_receiver_receive(
 			library->fd, left_usec > 0 ? left_usec : 0, library->process->pidfd,
 			library->request == GCR_MESSAGE_HAND_OVER, ret_message);
-		if (may_be_of_other_program(result, ret_message) && is_of_other_program(library)) {
+		if (is_look_due(library, result, ret_message) && is_of_other_program(library)) {
 			if (!result)
 				gcr_message_close_fds(ret_message);
 			return -EPIPE;
