@@ -149,12 +149,14 @@ def test_vram_taken_before_a_cancelled_freeze_is_rolled_back():
     with Machine(vram='256M') as machine:
         demo = machine.ready_demo('--bytes', '100M')
         other = machine.ready_demo('--bytes', '4M')
-        machine.faults(f'cuCheckpointProcessCheckpoint pid={other.pid} '
-                       f'delay_ms={4000 * harness.SLOW}')
+        machine.hold_at(f'cuCheckpointProcessCheckpoint pid={other.pid}')
         writer = machine.writer(None, f'freeze {demo.pid} {other.pid}')
         wait_for(lambda: machine.used() < 100 * MIB, 'its VRAM to be free')
         thief = machine.ready_demo('--bytes', '150M')
-        equal(machine.write(None, f'cancel {demo.pid}'), 'EIO')
+        canceller = machine.writer(None, f'cancel {demo.pid}')
+        canceller.wait_waiting()
+        machine.let_go()
+        equal(canceller.result(), 'EIO')
         equal(writer.result(), 'ECANCELED')
         equal(machine.state(demo.pid), 'frozen')
         check('stays frozen' in machine.error(demo.pid), machine.error(demo.pid))
