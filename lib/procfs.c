@@ -378,18 +378,22 @@ static int visit_owner(pid_t pid, pid_t tid, void *data)
 	return 1;
 }
 
-/*
- * Does the process have our uid map, or one that cannot be read? Reading it does not wait for the
- * process.
- */
-static bool has_our_map(pid_t pid)
+int gcr_proc_has_our_uid_map(pid_t pid)
 {
 	_cleanup_free_ char *ours = NULL, *its = NULL;
 	char path[GCR_PROC_PATH_BYTES];
+	int r = gcr_file_read("/proc/self/uid_map", &ours, NULL);
 
 	gcr_proc_path(path, pid, "uid_map");
-	return gcr_file_read("/proc/self/uid_map", &ours, NULL) < 0 ||
-	       gcr_file_read(path, &its, NULL) < 0 || !strcmp(ours, its);
+	if (r == 0)
+		r = gcr_file_read(path, &its, NULL);
+	return r < 0 ? r : !strcmp(ours, its);
+}
+
+/* The same; true also if a map cannot be read. */
+static bool may_have_our_map(pid_t pid)
+{
+	return gcr_proc_has_our_uid_map(pid) != 0;
 }
 
 /*
@@ -420,7 +424,7 @@ static bool has_more_rights(pid_t pid, const struct gcr_proc_status *status)
 	if (!status->real_uid ||
 	    !(status->permitted_capabilities & ~(UINT64_C(1) << CAP_WAKE_ALARM)))
 		return false;
-	return has_our_map(pid) || namespace_root(pid, "uid_map") != status->real_uid;
+	return may_have_our_map(pid) || namespace_root(pid, "uid_map") != status->real_uid;
 }
 
 bool gcr_proc_has_more_rights(pid_t pid)
@@ -463,7 +467,7 @@ int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
 		if (r < 0)
 			return r;
 		if (has_more_rights(pid, &rights)) {
-			bool is_ours = has_our_map(pid);
+			bool is_ours = may_have_our_map(pid);
 
 			status.st_uid = is_ours ? 0 : namespace_root(pid, "uid_map");
 			status.st_gid = is_ours ? 0 : namespace_root(pid, "gid_map");

@@ -107,6 +107,12 @@ struct gcr_proc_status {
 int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status);
 
 /*
+ * Does the process have our map of user ids? Then it is in our user namespace, or in one like it.
+ * The function never waits for the process. 1, 0, -errno: a map cannot be read.
+ */
+int gcr_proc_has_our_uid_map(pid_t pid);
+
+/*
  * Has the kernel started the program with more rights than its caller (AT_SECURE of getauxval(3):
  * set-user-ID, set-group-ID, file capabilities)? 1, 0; -EACCES, -ESRCH; -ETIMEDOUT and -EBUSY of
  * lib/proc_source.h.

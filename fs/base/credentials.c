@@ -22,7 +22,6 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/lock.h"
-#include "lib/proc_file.h"
 #include "lib/procfs.h"
 
 #define PATH_BYTES 32
@@ -49,23 +48,12 @@ static int is_in_ours(pid_t pid, const char *name, int *ret_fd)
 	return result;
 }
 
-/* Does the process have our uid map? Reading the map does not wait for the process. */
-static bool has_our_map(pid_t pid)
-{
-	_cleanup_free_ char *ours = NULL, *its = NULL;
-	char path[PATH_BYTES];
-
-	snprintf(path, sizeof(path), "/proc/%d/uid_map", (int)pid);
-	return gcr_file_read("/proc/self/uid_map", &ours, NULL) == 0 &&
-	       gcr_file_read(path, &its, NULL) == 0 && !strcmp(ours, its);
-}
-
 bool gcr_credentials_are_contained(pid_t pid)
 {
 	struct gcr_proc_status status;
 
 	return pid <= 0 || gcr_proc_status(pid, &status) < 0 || status.ns_pids_count != 1 ||
-	       !has_our_map(pid);
+	       gcr_proc_has_our_uid_map(pid) != 1;
 }
 
 #define UNCONTAINED_MAX	 256
@@ -131,7 +119,7 @@ uid_t gcr_credentials_counted(pid_t pid, uid_t uid)
 	 * The lookers may be busy with other users' processes; root of the host must get in anyway.
 	 */
 	if (result < 0)
-		result = has_our_map(pid);
+		result = gcr_proc_has_our_uid_map(pid) == 1;
 	return result ? uid : GCR_QUOTA_OTHER_ROOT;
 }
 

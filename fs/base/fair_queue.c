@@ -12,8 +12,9 @@ static uint64_t last_turn(const struct gcr_fair_history *history, uint64_t clien
 }
 
 /*
- * Notes a turn. Without a free entry, the client whose turn is the longest ago is dropped. Unknown
- * clients come after those that have waited for longer, so that nobody waits for ever.
+ * Notes a turn. Without a free entry, the client whose turn is the longest ago is dropped. A client
+ * without an entry counts as one whose turn was the latest of those dropped, so that new clients do
+ * not go ahead of an old one again and again.
  */
 static void note_turn(struct gcr_fair_history *history, uint64_t client, uint64_t turn)
 {

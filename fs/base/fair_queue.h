@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fair queues: who is the next to use a resource that one verb uses at a time, for example a GPU's
- * worker. Turns go round among clients, however many waiters each of them has: the next turn is for
- * the client whose last turn is the longest ago, and within a client for the waiter that came
- * first. So verbs of one user that hold a resource for long delay another user by one turn. A queue
- * may be for several resources (a mask), of which a waiter wants one or more at once.
+ * A fair queue tells which verb uses a resource next that one verb uses at a time, for example a
+ * GPU's worker. Turns go round among clients, however many waiters each of them has: the next turn
+ * is for the client whose last turn is the longest ago, and within a client for the waiter that
+ * came first. So verbs of one user that hold a resource for long delay another user by one turn. A
+ * queue may be for several resources (a mask), of which a waiter wants one or more at once.
  *
- * The queue only says who is next: whether a resource is free is the caller's business. Not
+ * The queue does not know whether a resource is free; the caller does. The queue is not
  * thread-safe: the caller's lock guards the queue and its waiters. No call blocks or fails.
  */
 #ifndef GCR_FS_BASE_FAIR_QUEUE_H
@@ -29,7 +29,7 @@ struct gcr_fair_history {
 	} entries[GCR_FAIR_CLIENTS_MAX];
 };
 
-/* One that waits. The caller sets the first three, before gcr_fair_queue_join(). */
+/* A verb that waits. The caller sets the first three, before gcr_fair_queue_join(). */
 struct gcr_fair_waiter {
 	uint64_t client; /* see gcr_fair_client() */
 	uint32_t mask;	 /* the resources that it wants, all at once */
@@ -59,7 +59,7 @@ void gcr_fair_queue_join(struct gcr_fair_queue *queue, struct gcr_fair_waiter *w
 /* Removes a waiter; one that is not in the queue is ignored. */
 void gcr_fair_queue_quit(struct gcr_fair_queue *queue, struct gcr_fair_waiter *waiter);
 
-/* The waiter whose turn is next, whatever it wants; NULL: nobody waits. */
+/* The waiter whose turn is next, at whichever resources; NULL: the queue is empty. */
 struct gcr_fair_waiter *gcr_fair_queue_first(const struct gcr_fair_queue *queue);
 /* Does no waiter that wants one of the same resources come before this one? */
 bool gcr_fair_queue_is_first(const struct gcr_fair_queue *queue,

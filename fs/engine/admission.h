@@ -47,8 +47,8 @@ struct gcr_admission *gcr_admission_create(void);
 void gcr_admission_destroy(struct gcr_admission *admission);
 
 /*
- * Takes the right to put memory on the GPUs of @mask (bit = index) for @pid alone, whoever waits
- * for it. Takes all of them, or returns false if another process has one. gcr_admission_leave()
+ * Takes the right to put memory on the GPUs of @mask (bit = index) for @pid alone, ahead of those
+ * that wait. Takes all of them, or returns false if another process has one. gcr_admission_leave()
  * gives them back.
  */
 bool gcr_admission_take(struct gcr_admission *admission, uint32_t mask, pid_t pid);
