@@ -20,6 +20,7 @@
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/full_io.h"
 #include "lib/proc_file.h"
 #include "lib/proc_tree.h"
 #include "lib/procfs.h"
@@ -166,7 +167,7 @@ static int read_log(const struct gcr_criu_job *job, char **ret_text, size_t *ret
 	_cleanup_close_ int fd = gcr_beneath_open_file(job->work_fd, job->log_name, NULL);
 	_cleanup_free_ char *text = NULL;
 	struct stat status;
-	size_t used = 0;
+	ssize_t got;
 
 	if (fd < 0 || fstat(fd, &status) < 0)
 		return -EIO;
@@ -177,17 +178,9 @@ static int read_log(const struct gcr_criu_job *job, char **ret_text, size_t *ret
 	text = malloc((size_t)status.st_size + 1);
 	if (!text)
 		return -ENOMEM;
-	while (used < (size_t)status.st_size) {
-		ssize_t got = read(fd, text + used, (size_t)status.st_size - used);
-
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0)
-			break;
-		used += (size_t)got;
-	}
+	got = gcr_read_all(fd, text, (size_t)status.st_size);
 	*ret_text = TAKE_PTR(text);
-	*ret_bytes = used;
+	*ret_bytes = got > 0 ? (size_t)got : 0;
 	return 0;
 }
 

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/full_io.h"
 
 #define NAME_ROOM 64 /* of a temporary file's name, with its NUL */
 
@@ -141,7 +142,8 @@ int gcr_beneath_read(int directory_fd, const char *name, size_t bytes_max, void 
 	_cleanup_close_ int fd = gcr_beneath_open_file(directory_fd, name, error);
 	_cleanup_free_ char *bytes = NULL;
 	struct stat stat;
-	size_t size, used = 0;
+	ssize_t got;
+	size_t size;
 
 	if (fd < 0)
 		return fd;
@@ -153,36 +155,14 @@ int gcr_beneath_read(int directory_fd, const char *name, size_t bytes_max, void 
 	bytes = malloc(size + 1);
 	if (!bytes)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	while (used < size) {
-		ssize_t got = pread(fd, bytes + used, size - used, (off_t)used);
-
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			return gcr_error_set(error, errno, "it cannot be read: %s",
-					     strerror(errno));
-		if (!got)
-			break; /* the file has been truncated: return the bytes that exist */
-		used += (size_t)got;
-	}
-	bytes[used] = '\0';
+	/* Fewer than @size if the file is truncated meanwhile. */
+	got = gcr_pread_all(fd, bytes, size, 0);
+	if (got < 0)
+		return gcr_error_set(error, (int)-got, "it cannot be read: %s",
+				     strerror((int)-got));
+	bytes[got] = '\0';
 	*ret_bytes = TAKE_PTR(bytes);
-	*ret_size = used;
-	return 0;
-}
-
-static int write_all(int fd, const char *bytes, size_t size)
-{
-	while (size) {
-		ssize_t written = write(fd, bytes, size);
-
-		if (written < 0 && errno == EINTR)
-			continue;
-		if (written < 0)
-			return -errno;
-		bytes += written;
-		size -= (size_t)written;
-	}
+	*ret_size = (size_t)got;
 	return 0;
 }
 
@@ -208,7 +188,7 @@ int gcr_beneath_replace(int directory_fd, const char *name, const struct iovec *
 		return gcr_error_set(error, -result, "%s cannot be made: %s", temporary,
 				     strerror(-result));
 	for (size_t i = 0; i < count && !result; i++)
-		result = write_all(fd, parts[i].iov_base, parts[i].iov_len);
+		result = gcr_write_all(fd, parts[i].iov_base, parts[i].iov_len);
 	if (!result && renameat(directory_fd, temporary, directory_fd, name) < 0)
 		result = -errno;
 	if (result < 0) {

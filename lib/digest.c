@@ -13,6 +13,7 @@
 
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
+#include "lib/full_io.h"
 #include "lib/hex.h"
 #include "lib/uuid.h"
 
@@ -105,21 +106,16 @@ int gcr_digest_file(int fd, uint64_t *ret_bytes, struct gcr_digest *ret_digest)
 		gcr_digest_stream_create();
 	_cleanup_free_ char *buffer = malloc(READ_BYTES);
 	uint64_t bytes = 0;
+	ssize_t got;
 
 	if (!stream || !buffer)
 		return -ENOMEM;
-	for (;;) {
-		ssize_t got = pread(fd, buffer, READ_BYTES, (off_t)bytes);
-
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			return -errno;
-		if (!got)
-			break;
+	while ((got = gcr_pread_all(fd, buffer, READ_BYTES, bytes)) > 0) {
 		gcr_digest_stream_add(stream, buffer, (size_t)got);
 		bytes += (uint64_t)got;
 	}
+	if (got < 0)
+		return (int)got;
 	gcr_digest_stream_end(stream, ret_digest);
 	if (ret_bytes)
 		*ret_bytes = bytes;

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/full_io.h"
 
 #define DEVICE_ALIGNMENT  (2ull << 20)
 #define MANAGED_ALIGNMENT 4096ull
@@ -125,16 +126,8 @@ int gcr_extents_read_at(int fd, uint64_t offset, size_t count, struct gcr_extent
 	extents = malloc(bytes);
 	if (!extents)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	for (size_t done = 0; done < bytes;) {
-		ssize_t length =
-			pread(fd, (char *)extents + done, bytes - done, (off_t)(offset + done));
-
-		if (length < 0 && errno == EINTR)
-			continue;
-		if (length <= 0)
-			return gcr_error_set(error, EPROTO, "the table of allocations is short");
-		done += (size_t)length;
-	}
+	if (gcr_pread_all(fd, extents, bytes, offset) != (ssize_t)bytes)
+		return gcr_error_set(error, EPROTO, "the table of allocations is short");
 	for (size_t i = 0; i < count && !result; i++) {
 		if (gcr_extent_fault(&extents[i]))
 			result = gcr_error_set(error, EPROTO,
@@ -163,19 +156,13 @@ int gcr_extents_write(const struct gcr_extent *extents, size_t count)
 {
 	_cleanup_close_ int fd = memfd_create("gpucr-extents", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	size_t bytes = count * sizeof(*extents);
+	int result;
 
 	if (fd < 0)
 		return -errno;
-	for (size_t done = 0; done < bytes;) {
-		ssize_t length =
-			pwrite(fd, (const char *)extents + done, bytes - done, (off_t)done);
-
-		if (length < 0 && errno == EINTR)
-			continue;
-		if (length < 0)
-			return -errno;
-		done += (size_t)length;
-	}
+	result = gcr_pwrite_all(fd, extents, bytes, 0);
+	if (result < 0)
+		return result;
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) < 0)
 		return -errno;
 	return TAKE_FD(fd);

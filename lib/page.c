@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/full_io.h"
 #include "lib/printable.h"
 
 /* The page of a later library may be longer. */
@@ -90,19 +91,11 @@ int gcr_page_parse(const struct gcr_page *page, struct gcr_page_facts *ret_facts
  */
 static int read_part(int fd, void *to, size_t bytes, size_t offset)
 {
-	for (size_t done = 0; done < bytes;) {
-		ssize_t got = pread(fd, (char *)to + done, bytes - done, (off_t)(offset + done));
+	ssize_t got = gcr_pread_all(fd, to, bytes, offset);
 
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			return -errno;
-		if (!got) {
-			memset((char *)to + done, 0, bytes - done);
-			return 0;
-		}
-		done += (size_t)got;
-	}
+	if (got < 0)
+		return (int)got;
+	memset((char *)to + got, 0, bytes - (size_t)got);
 	return 0;
 }
 

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "lib/digest.h"
+#include "lib/full_io.h"
 #include "lib/pack.h"
 #include "lib/pack_file.h"
 
@@ -74,19 +75,11 @@ void gcr_packed_destroy(struct gcr_packed *packed)
 /* Reads all @bytes; -EBADMSG if the file is too short. */
 static int read_all(int fd, void *ret_bytes, size_t bytes, uint64_t at)
 {
-	for (size_t done = 0; done < bytes;) {
-		ssize_t length =
-			pread(fd, (char *)ret_bytes + done, bytes - done, (off_t)(at + done));
+	ssize_t got = gcr_pread_all(fd, ret_bytes, bytes, at);
 
-		if (length < 0 && errno == EINTR)
-			continue;
-		if (length < 0)
-			return -errno;
-		if (!length)
-			return -EBADMSG;
-		done += (size_t)length;
-	}
-	return 0;
+	if (got < 0)
+		return (int)got;
+	return (size_t)got == bytes ? 0 : -EBADMSG;
 }
 
 int gcr_packed_open(struct gcr_packed *packed, ino_t ino, uint64_t file_bytes)

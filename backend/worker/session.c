@@ -19,6 +19,7 @@
 #include "lib/cleanup.h"
 #include "lib/digest.h"
 #include "lib/extent.h"
+#include "lib/full_io.h"
 
 /* Descriptors that this process uses for other things: the driver has a few dozen. */
 #define OTHER_DESCRIPTORS 512
@@ -166,20 +167,15 @@ static int map_digests(struct gcr_worker_session *session, struct gcr_error *err
 
 static int write_digests(struct gcr_worker_session *session, struct gcr_error *error)
 {
-	const char *digests = (const char *)gcr_digester_digests(session->gpu->digester);
+	const struct gcr_digest *digests = gcr_digester_digests(session->gpu->digester);
 	size_t bytes = gcr_plan_chunk(gcr_space_bytes(session->space)) * GCR_DIGEST_BYTES;
 
-	for (size_t done = 0; done < bytes;) {
-		ssize_t length = pwrite(session->digests_fd, digests + done, bytes - done,
-					digests_offset(session) + (off_t)done);
+	int result = gcr_pwrite_all(session->digests_fd, digests, bytes,
+				    (uint64_t)digests_offset(session));
 
-		if (length < 0 && errno == EINTR)
-			continue;
-		if (length <= 0)
-			return gcr_error_set(error, length < 0 && errno == ENOSPC ? ENOSPC : EIO,
-					     "the digests cannot be written: %s", strerror(errno));
-		done += (size_t)length;
-	}
+	if (result < 0)
+		return gcr_error_set(error, result == -ENOSPC ? ENOSPC : EIO,
+				     "the digests cannot be written: %s", strerror(-result));
 	return 0;
 }
 

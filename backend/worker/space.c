@@ -25,6 +25,7 @@
 #include "backend/worker/pin.h"
 #include "lib/cleanup.h"
 #include "lib/extent.h"
+#include "lib/full_io.h"
 
 #ifndef MADV_POPULATE_WRITE /* Linux 5.14, include/uapi/asm-generic/mman-common.h */
 #define MADV_POPULATE_READ  22
@@ -278,31 +279,19 @@ static void cached_copy(void *to, const void *from, size_t bytes)
 static int write_file(struct gcr_space_cursor *cursor, uint64_t at, const char *from, size_t bytes,
 		      struct gcr_error *error)
 {
-	for (size_t done = 0; done < bytes;) {
-		ssize_t length = pwrite(cursor->fd, from + done, bytes - done, (off_t)(at + done));
+	int result = gcr_pwrite_all(cursor->fd, from, bytes, at);
 
-		if (length < 0 && errno == EINTR)
-			continue;
-		if (length <= 0)
-			return fail(cursor, length < 0 ? errno : EIO, "written", error);
-		done += (size_t)length;
-	}
-	return 0;
+	return result < 0 ? fail(cursor, -result, "written", error) : 0;
 }
 
 static int read_file(struct gcr_space_cursor *cursor, uint64_t at, char *to, size_t bytes,
 		     struct gcr_error *error)
 {
-	for (size_t done = 0; done < bytes;) {
-		ssize_t length = pread(cursor->fd, to + done, bytes - done, (off_t)(at + done));
+	ssize_t got = gcr_pread_all(cursor->fd, to, bytes, at);
 
-		if (length < 0 && errno == EINTR)
-			continue;
-		if (length <= 0)
-			return fail(cursor, length < 0 ? errno : ENODATA, "read", error);
-		done += (size_t)length;
-	}
-	return 0;
+	if (got == (ssize_t)bytes)
+		return 0;
+	return fail(cursor, got < 0 ? (int)-got : ENODATA, "read", error);
 }
 
 /*
@@ -437,7 +426,7 @@ int gcr_space_read(struct gcr_space_cursor *cursor, uint64_t offset, void *to, s
 	uint64_t holes = 0;
 
 	for (size_t done = 0; done < bytes; done += GCR_SPACE_PIECE_BYTES) {
-		bool hole;
+		bool hole = false;
 		int r;
 
 		r = seek(cursor, offset + done, false, error);

@@ -15,6 +15,7 @@
 #include "fs/base/log.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/full_io.h"
 
 #define FILE_BYTES_MAX (1 << 20)
 #define CHECK_USEC     GCR_USEC_PER_SEC
@@ -207,17 +208,9 @@ static bool is_trusted(const struct stat *stat)
 static char *read_file(int fd, bool *ret_cut)
 {
 	_cleanup_free_ char *text = malloc(FILE_BYTES_MAX + 1);
-	size_t size = 0;
+	ssize_t got = text ? gcr_read_all(fd, text, FILE_BYTES_MAX) : 0;
+	size_t size = got > 0 ? (size_t)got : 0;
 
-	while (text && size < FILE_BYTES_MAX) {
-		ssize_t got = read(fd, text + size, FILE_BYTES_MAX - size);
-
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0)
-			break;
-		size += (size_t)got;
-	}
 	*ret_cut = size == FILE_BYTES_MAX;
 	/* Half a line could be a line of its own, of fewer ids. */
 	while (*ret_cut && size && text[size - 1] != '\n')

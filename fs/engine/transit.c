@@ -18,6 +18,7 @@
 #include "fs/store/store_private.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/full_io.h"
 #include "lib/lock.h"
 #include "lib/pack.h"
 #include "lib/proc_cgroup.h"
@@ -266,20 +267,6 @@ static bool next_piece(struct gcr_transit *transit, struct piece *ret_piece)
 	return true;
 }
 
-static int write_all(int fd, const char *buffer, size_t bytes, uint64_t offset)
-{
-	for (size_t at = 0; at < bytes;) {
-		ssize_t put = pwrite(fd, buffer + at, bytes - at, (off_t)(offset + at));
-
-		if (put < 0 && errno == EINTR)
-			continue;
-		if (put <= 0)
-			return put < 0 ? -errno : -EIO;
-		at += (size_t)put;
-	}
-	return 0;
-}
-
 /*
  * Reads bytes of @fd from @offset up to @end, as many (*ret_bytes) as one read returns, and
  * BUFFER_BYTES at most. -EIO: end of file.
@@ -390,7 +377,7 @@ static int copy_out(struct gcr_transit *transit, int from_fd, int to_fd, struct 
 			}
 			result = pay(transit, piece, to_fd, offset + at, run);
 			if (!result)
-				result = write_all(to_fd, buffer + at, run, offset + at);
+				result = gcr_pwrite_all(to_fd, buffer + at, run, offset + at);
 		}
 		offset += bytes;
 	}
@@ -418,7 +405,7 @@ static int copy_in(int from_fd, int to_fd, const struct piece *piece, char *buff
 
 			result = read_some(from_fd, buffer, offset, end, &bytes);
 			if (!result)
-				result = write_all(to_fd, buffer, bytes, offset);
+				result = gcr_pwrite_all(to_fd, buffer, bytes, offset);
 			offset += bytes;
 		}
 	}

@@ -21,6 +21,7 @@
 #include "criu-glue/launch.h"
 #include "fs/helper/peer.h"
 #include "lib/cleanup.h"
+#include "lib/full_io.h"
 #include "lib/program.h"
 
 #define CONNECTION STDIN_FILENO
@@ -92,19 +93,16 @@ static int take_strings(char **at, const char *end, size_t count, char ***ret_li
 
 static int read_data(struct order *order, int fd)
 {
-	size_t size = order->request.data_bytes, done = 0;
+	size_t size = order->request.data_bytes;
+	ssize_t got;
 
 	order->data = malloc(size + 1);
 	if (!order->data)
 		return -ENOMEM;
-	while (done < size) {
-		ssize_t got = pread(fd, order->data + done, size - done, (off_t)done);
-
-		if (got <= 0)
-			return got < 0 ? -errno : -EPROTO;
-		done += (size_t)got;
-	}
-	return 0;
+	got = gcr_pread_all(fd, order->data, size, 0);
+	if (got < 0)
+		return (int)got;
+	return (size_t)got == size ? 0 : -EPROTO;
 }
 
 static int parse(struct order *order)

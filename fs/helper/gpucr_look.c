@@ -18,6 +18,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/confine.h"
+#include "lib/full_io.h"
 #include "lib/message.h"
 #include "lib/proc_file.h"
 #include "lib/proc_page.h"
@@ -45,27 +46,12 @@ static void ignore_signals(void)
 		signal(signals[i], SIG_IGN);
 }
 
-static int write_all(int fd, const char *bytes, size_t size)
-{
-	while (size) {
-		ssize_t written = write(fd, bytes, size);
-
-		if (written < 0 && errno != EINTR)
-			return -errno;
-		if (written > 0) {
-			bytes += written;
-			size -= (size_t)written;
-		}
-	}
-	return 0;
-}
-
 /* Writes a text to the memfd, if there is one, else into the reply. */
 static int give(const char *text, size_t bytes)
 {
 	reply.head.bytes = bytes;
 	if (message.fds_count)
-		return write_all(message.fds[0], text, bytes);
+		return gcr_write_all(message.fds[0], text, bytes);
 	if (bytes > sizeof(reply.data)) {
 		reply.head.bytes = 0;
 		return -EMSGSIZE;
@@ -92,7 +78,7 @@ static int copy_file(void)
 			continue;
 		if (got <= 0)
 			return got < 0 ? gcr_proc_error(errno) : 0;
-		r = write_all(message.fds[0], buffer, (size_t)got);
+		r = gcr_write_all(message.fds[0], buffer, (size_t)got);
 		reply.head.bytes += (size_t)got;
 		if (is_maps && reply.head.bytes > MAPS_BYTES_MAX)
 			r = r < 0 ? r : -EFBIG;
@@ -164,7 +150,7 @@ static int look_at_many(void)
 					&found.devices, &found.start_ticks);
 		if (r < 0)
 			found = (struct gcr_scan_found){.error = -r};
-		r = write_all(message.fds[0], (const char *)&found, sizeof(found));
+		r = gcr_write_all(message.fds[0], (const char *)&found, sizeof(found));
 		if (r < 0)
 			return r;
 		reply.head.bytes += sizeof(found);
@@ -194,19 +180,18 @@ static int copy_memory(int *ret_fd)
 {
 	_cleanup_close_ int fd = memfd_create("gpucr-copy", MFD_CLOEXEC);
 	static char buffer[COPY_BYTES];
-	off_t offset = 0;
+	uint64_t offset = 0;
 	ssize_t got;
 	int r = 0;
 
 	if (fd < 0 || !message.fds_count)
 		return fd < 0 ? -errno : -EINVAL;
-	while (r == 0 && (got = pread(message.fds[0], buffer, sizeof(buffer), offset)) != 0) {
-		if (got < 0 && errno != EINTR)
-			return -errno;
+	while (r == 0 &&
+	       (got = gcr_pread_all(message.fds[0], buffer, sizeof(buffer), offset)) != 0) {
 		if (got < 0)
-			continue;
-		offset += got;
-		r = offset > COPY_BYTES_MAX ? -EFBIG : write_all(fd, buffer, (size_t)got);
+			return (int)got;
+		offset += (uint64_t)got;
+		r = offset > COPY_BYTES_MAX ? -EFBIG : gcr_write_all(fd, buffer, (size_t)got);
 	}
 	if (r == 0)
 		*ret_fd = TAKE_FD(fd);

@@ -22,6 +22,7 @@
 #include "fs/store/place_name.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
+#include "lib/full_io.h"
 #include "lib/lock.h"
 #include "lib/printable.h"
 #include "lib/procfs.h"
@@ -125,7 +126,7 @@ bool gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *s
 					    : gcr_beneath_open_file(fd, GCR_CRIU_LOG_NAME, NULL);
 	_cleanup_free_ char *text = NULL;
 	struct stat stat;
-	size_t size, used = 0;
+	size_t size, used;
 	ssize_t got;
 	off_t from;
 
@@ -135,11 +136,10 @@ bool gcr_criu_render_log(struct gcr_daemon *daemon, const char *subject, FILE *s
 							      : stat.st_size);
 	from = stat.st_size - (off_t)size;
 	text = malloc(size + 1);
-	while (text && used < size &&
-	       (got = pread(log_fd, text + used, size - used, from + (off_t)used)) > 0)
-		used += (size_t)got;
 	if (!text)
 		return true;
+	got = gcr_pread_all(log_fd, text, size, (uint64_t)from);
+	used = got > 0 ? (size_t)got : 0;
 	text[used] = '\0';
 	/* CRIU writes names that programs have chosen. */
 	gcr_make_lines_printable(text, used);

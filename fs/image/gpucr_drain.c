@@ -29,6 +29,7 @@
 #include "fs/image/drain.h"
 #include "lib/cleanup.h"
 #include "lib/confine.h"
+#include "lib/full_io.h"
 
 #define LOG	     STDIN_FILENO
 #define FIRST	     1
@@ -97,20 +98,15 @@ static void make_room(size_t bytes)
 {
 	const char *line, *last;
 	struct stat stat;
-	size_t size = 0;
+	size_t size;
+	ssize_t got;
 	off_t from;
 
 	if (fstat(LOG, &stat) < 0 || stat.st_size + (off_t)bytes <= (off_t)log_bytes)
 		return;
 	from = stat.st_size > (off_t)sizeof(old_log) ? stat.st_size - (off_t)sizeof(old_log) : 0;
-	while (size < sizeof(old_log)) {
-		ssize_t got =
-			pread(LOG, old_log + size, sizeof(old_log) - size, from + (off_t)size);
-
-		if (got <= 0)
-			break;
-		size += (size_t)got;
-	}
+	got = gcr_pread_all(LOG, old_log, sizeof(old_log), (uint64_t)from);
+	size = got > 0 ? (size_t)got : 0;
 	if (ftruncate(LOG, 0) < 0)
 		return;
 	last = old_log + (size > kept_bytes ? size - kept_bytes : 0);

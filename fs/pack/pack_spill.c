@@ -20,6 +20,7 @@
 #include "fs/base/log.h"
 #include "fs/pack/packs_private.h"
 #include "fs/pack/spill.h"
+#include "lib/full_io.h"
 
 #define BUFFER_BYTES (1u << 20)
 /* Limit of dirty pages, which take memory, too. */
@@ -262,39 +263,6 @@ static void undo(struct move *move)
 	gcr_packs_trim(packs);
 }
 
-static int write_all(int fd, const char *bytes, size_t size, off_t at)
-{
-	while (size) {
-		ssize_t length = pwrite(fd, bytes, size, at);
-
-		if (length < 0 && errno == EINTR)
-			continue;
-		if (length <= 0)
-			return length < 0 ? -errno : -EIO;
-		bytes += length;
-		size -= (size_t)length;
-		at += length;
-	}
-	return 0;
-}
-
-/* Reads by pread(2): access to an unused page of the mapping would allocate it. */
-static int read_all(int fd, char *ret_bytes, size_t size, off_t at)
-{
-	while (size) {
-		ssize_t length = pread(fd, ret_bytes, size, at);
-
-		if (length < 0 && errno == EINTR)
-			continue;
-		if (length <= 0)
-			return length < 0 ? -errno : -EIO;
-		ret_bytes += length;
-		size -= (size_t)length;
-		at += length;
-	}
-	return 0;
-}
-
 /* Writes the data to the disk and drops it from memory; write errors may be reported only here. */
 static int flush(int fd)
 {
@@ -336,14 +304,20 @@ static int copy_pages(const struct move *move)
 	for (uint32_t page = 0; page < GCR_PACK_PAGE_COUNT && !result;) {
 		uint32_t count = run_of(move->pages, page);
 		size_t size = (size_t)count * GCR_PACK_PAGE_BYTES;
-		off_t at = (off_t)page * GCR_PACK_PAGE_BYTES;
+		uint64_t at = (uint64_t)page * GCR_PACK_PAGE_BYTES;
+		ssize_t got;
 
 		page += count ? count : 1;
 		if (!count)
 			continue;
-		result = read_all(move->segment->fd, buffer, size, at);
-		if (!result)
-			result = write_all(move->fd, buffer, size, at);
+		/* Not through the mapping: access to an unused page would allocate the page. */
+		got = gcr_pread_all(move->segment->fd, buffer, size, at);
+		if (got < 0)
+			result = (int)got;
+		else if ((size_t)got < size)
+			result = -EIO;
+		else
+			result = gcr_pwrite_all(move->fd, buffer, size, at);
 		dirty_bytes += size;
 		if (!result && dirty_bytes >= DIRTY_BYTES) {
 			result = flush(move->fd);

@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "lib/full_io.h"
 #include "lib/lock.h"
 
 #ifndef MADV_POPULATE_WRITE /* Linux 5.14, <asm-generic/mman-common.h> */
@@ -468,17 +469,6 @@ void gcr_pack_table_clear(struct gcr_pack_table *table, uint64_t piece)
 	count(table, entries, -1);
 }
 
-/* Reads up to @bytes; fewer at the end. */
-static ssize_t read_some(int fd, void *ret_bytes, size_t bytes, uint64_t offset)
-{
-	ssize_t size;
-
-	do
-		size = pread(fd, ret_bytes, bytes, (off_t)offset);
-	while (size < 0 && errno == EINTR);
-	return size < 0 ? -errno : size;
-}
-
 /* Reads the file: a mapping could lose its end when another thread shortens the file. */
 int gcr_pack_table_each(int directory_fd, const char *name, gcr_pack_table_visit *visit, void *data)
 {
@@ -489,7 +479,7 @@ int gcr_pack_table_each(int directory_fd, const char *name, gcr_pack_table_visit
 
 	if (fd < 0)
 		return errno == ENOENT ? 0 : -errno;
-	while ((size = read_some(fd, pieces, sizeof(pieces), offset)) > 0) {
+	while ((size = gcr_pread_all(fd, pieces, sizeof(pieces), offset)) > 0) {
 		size_t count = (size_t)size / sizeof(*pieces);
 
 		for (size_t i = 0; i < count; i++)

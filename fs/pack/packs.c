@@ -18,6 +18,7 @@
 #include "fs/pack/packs_private.h"
 #include "fs/pack/spill.h"
 #include "lib/beneath.h"
+#include "lib/full_io.h"
 
 /*
  * Maximum of shareable chunks with one digest: equal digests are easily forged, and each chunk of a
@@ -605,16 +606,9 @@ static int read_spilled(const struct gcr_pack_segment *segment, struct gcr_packe
 		return -EIO;
 	if (!packed)
 		return -ENOMEM;
-	for (uint32_t done = 0; done < packed_bytes;) {
-		ssize_t length = pread(segment->fd, packed + done, packed_bytes - done,
-				       (off_t)entry->offset + done);
-
-		if (length < 0 && errno == EINTR)
-			continue;
-		if (length <= 0)
-			return -EIO;
-		done += (uint32_t)length;
-	}
+	if (gcr_pread_all(segment->fd, packed, packed_bytes, entry->offset) !=
+	    (ssize_t)packed_bytes)
+		return -EIO;
 	result = gcr_unpack(packer, (enum gcr_pack_form)entry->form, packed, packed_bytes,
 			    ret_bytes, size);
 	if (result < 0)

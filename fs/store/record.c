@@ -19,6 +19,7 @@
 #include "fs/store/record_text.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
+#include "lib/full_io.h"
 #include "lib/uuid.h"
 
 #define DIRECTORY	 "processes"
@@ -76,21 +77,6 @@ static int open_records(int directory_fd, bool create)
 	return fd < 0 ? -errno : fd;
 }
 
-static int write_all(int fd, const char *text, size_t bytes)
-{
-	while (bytes) {
-		ssize_t written = write(fd, text, bytes);
-
-		if (written < 0 && errno == EINTR)
-			continue;
-		if (written < 0)
-			return -errno;
-		text += written;
-		bytes -= (size_t)written;
-	}
-	return 0;
-}
-
 /*
  * Opens the file at the spare's name for writing, and makes one if there is none. A file that the
  * daemon has not made there is removed. Returns a descriptor, which the caller closes, or -errno.
@@ -116,7 +102,7 @@ static int open_spare(int records_fd, const char *spare)
 static int write_spare(int records_fd, const char *spare, const char *text, size_t bytes)
 {
 	_cleanup_close_ int fd = open_spare(records_fd, spare);
-	int r = fd < 0 ? fd : write_all(fd, text, bytes);
+	int r = fd < 0 ? fd : gcr_write_all(fd, text, bytes);
 
 	/* Longer, if it comes from a version whose records had more. */
 	return r == 0 && ftruncate(fd, (off_t)bytes) < 0 ? -errno : r;
@@ -209,7 +195,7 @@ static int read_record(int records_fd, const char *name, const char *boot_id,
 	struct gcr_record record;
 	char expected[NAME_BYTES];
 	struct stat status;
-	size_t used = 0;
+	ssize_t got;
 
 	fd = openat(records_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 	if (fd < 0)
@@ -225,19 +211,11 @@ static int read_record(int records_fd, const char *name, const char *boot_id,
 	text = malloc(RECORD_BYTES_MAX + 1);
 	if (!text)
 		return -ENOMEM;
-	while (used < RECORD_BYTES_MAX) {
-		ssize_t got = read(fd, text + used, RECORD_BYTES_MAX - used);
-
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			return -errno;
-		if (got == 0)
-			break;
-		used += (size_t)got;
-	}
-	text[used] = '\0';
-	if (strlen(text) != used || gcr_record_parse(text, &record, boot_of_record) < 0)
+	got = gcr_read_all(fd, text, RECORD_BYTES_MAX);
+	if (got < 0)
+		return (int)got;
+	text[got] = '\0';
+	if (strlen(text) != (size_t)got || gcr_record_parse(text, &record, boot_of_record) < 0)
 		return -EBADMSG;
 	record_name(expected, record.pid, record.start_ticks);
 	if (strcmp(expected, name) != 0)

@@ -16,6 +16,7 @@
 #include "fs/store/subtree.h"
 #include "lib/beneath.h"
 #include "lib/extent.h"
+#include "lib/full_io.h"
 #include "lib/manifest.h"
 
 /* Files that are digested on the host are read in blocks of this size: whole chunks. */
@@ -48,18 +49,11 @@ int gcr_snapshot_digest_file(const struct gcr_snapshot *snapshot, size_t index,
 				     strerror(-fd));
 	for (uint64_t at = 0; at < bytes;) {
 		size_t wanted = bytes - at < READ_BYTES ? bytes - at : READ_BYTES;
-		size_t got = 0;
+		ssize_t got = gcr_pread_all(fd, buffer, wanted, at);
 
-		while (got < wanted) {
-			ssize_t length = pread(fd, buffer + got, wanted - got, (off_t)(at + got));
-
-			if (length < 0 && errno == EINTR)
-				continue;
-			if (length <= 0)
-				return gcr_error_set(error, EIO, "vram/%s cannot be read: %s", name,
-						     length < 0 ? strerror(errno) : "it is short");
-			got += (size_t)length;
-		}
+		if (got != (ssize_t)wanted)
+			return gcr_error_set(error, EIO, "vram/%s cannot be read: %s", name,
+					     got < 0 ? strerror((int)-got) : "it is short");
 		gcr_digest_chunks(buffer, wanted, ret_digests + at / GCR_CHUNK_BYTES);
 		at += wanted;
 	}

@@ -211,16 +211,6 @@ static int drop_gone(struct change *change, int result)
 	return result;
 }
 
-bool gcr_subtree_is_unwanted(struct gcr_subtree *subtree)
-{
-	bool is;
-
-	pthread_mutex_lock(&subtree->lock);
-	is = subtree->verbs || subtree->is_retired;
-	pthread_mutex_unlock(&subtree->lock);
-	return is;
-}
-
 /*
  * Before the file grows to @end: if the file may be mapped elsewhere, fill the new range with
  * counted memory instead of a hole.
@@ -266,7 +256,8 @@ static int unfill(const struct change *change, int result)
 	return result;
 }
 
-ssize_t gcr_subtree_write_file(int fd, const char *bytes, size_t size, uint64_t offset)
+/* Returns the number of bytes written before any error, or -errno if there are none. */
+static ssize_t write_some(int fd, const char *bytes, size_t size, uint64_t offset)
 {
 	size_t written = 0;
 
@@ -305,7 +296,7 @@ ssize_t gcr_subtree_write(struct gcr_subtree_file *file, const void *bytes, size
 	if (result < 0)
 		return result;
 	result = fill_up_to(&change, offset);
-	written = result < 0 ? result : gcr_subtree_write_file(file->fd, bytes, size, offset);
+	written = result < 0 ? result : write_some(file->fd, bytes, size, offset);
 	if (written < 0)
 		written = unfill(&change, (int)written);
 	end(&change);
@@ -330,6 +321,23 @@ int gcr_subtree_truncate(struct gcr_subtree_file *file, uint64_t bytes)
 	if (result < 0)
 		result = unfill(&change, result);
 	end(&change);
+	return result;
+}
+
+/* Here and not in subtree_io.c, since O_TRUNC changes the file. */
+int gcr_subtree_open(struct gcr_subtree *subtree, uint32_t item, int flags,
+		     struct gcr_subtree_file **ret_file)
+{
+	_cleanup_(gcr_subtree_close_cleanup) struct gcr_subtree_file *file = NULL;
+	int result;
+
+	pthread_mutex_lock(&subtree->lock);
+	result = gcr_subtree_open_locked(subtree, item, flags, false, &file);
+	pthread_mutex_unlock(&subtree->lock);
+	if (!result && file->is_writable && flags & O_TRUNC)
+		result = gcr_subtree_truncate(file, 0);
+	if (!result)
+		*ret_file = TAKE_PTR(file);
 	return result;
 }
 

@@ -14,6 +14,7 @@
 
 #include "fs/store/inodes.h"
 #include "fs/store/store.h"
+#include "lib/full_io.h"
 #include "lib/lock.h"
 
 #define MAPPINGS_DEFAULT 65530 /* per process: DEFAULT_MAX_MAP_COUNT in the kernel's mm.h */
@@ -21,15 +22,6 @@
 static atomic_int mappings; /* of all files; beyond the limit, files are read by pread(2) */
 
 /* ---- inodes ---- */
-
-struct gcr_subtree_inode *gcr_subtree_inode_find(struct gcr_subtree *subtree, ino_t ino)
-{
-	struct gcr_subtree_inode *inode = subtree->inodes;
-
-	while (inode && inode->ino != ino)
-		inode = inode->next;
-	return inode;
-}
 
 bool gcr_subtree_has_open(struct gcr_subtree *subtree, ino_t ino)
 {
@@ -253,22 +245,6 @@ int gcr_subtree_open_locked(struct gcr_subtree *subtree, uint32_t item, int flag
 	result = make_file(subtree, item, fd, flags, is_packer, ret_file);
 	if (!result)
 		TAKE_FD(fd);
-	return result;
-}
-
-int gcr_subtree_open(struct gcr_subtree *subtree, uint32_t item, int flags,
-		     struct gcr_subtree_file **ret_file)
-{
-	_cleanup_(gcr_subtree_close_cleanup) struct gcr_subtree_file *file = NULL;
-	int result;
-
-	pthread_mutex_lock(&subtree->lock);
-	result = gcr_subtree_open_locked(subtree, item, flags, false, &file);
-	pthread_mutex_unlock(&subtree->lock);
-	if (!result && file->is_writable && flags & O_TRUNC)
-		result = gcr_subtree_truncate(file, 0);
-	if (!result)
-		*ret_file = TAKE_PTR(file);
 	return result;
 }
 
@@ -557,32 +533,12 @@ static bool read_mapped(struct gcr_subtree_file *file, uint64_t offset, size_t s
 	return is_mapped;
 }
 
-int gcr_subtree_read_file(int fd, uint64_t offset, size_t size, char *ret_bytes, size_t *ret_size)
-{
-	size_t got = 0;
-
-	while (got < size) {
-		ssize_t more = pread(fd, ret_bytes + got, size - got, (off_t)(offset + got));
-
-		if (more < 0 && errno == EINTR)
-			continue;
-		if (more < 0)
-			return -errno;
-		if (!more)
-			break;
-		got += (size_t)more;
-	}
-	*ret_size = got;
-	return 0;
-}
-
 int gcr_subtree_read(struct gcr_subtree_file *file, uint64_t offset, size_t size,
 		     struct gcr_subtree_bytes *ret_bytes)
 {
 	struct gcr_subtree_inode *inode = file->inode;
 	_cleanup_free_ char *buffer = NULL;
-	size_t got = 0;
-	int result;
+	ssize_t got;
 
 	*ret_bytes = (struct gcr_subtree_bytes){0};
 	if (read_mapped(file, offset, size, ret_bytes))
@@ -592,12 +548,12 @@ int gcr_subtree_read(struct gcr_subtree_file *file, uint64_t offset, size_t size
 		return -ENOMEM;
 	/* No piece can be packed while it is read, which would remove its bytes from the file. */
 	pthread_rwlock_rdlock(&inode->pack_lock);
-	result = inode->packed ? gcr_subtree_read_packed(file, offset, size, buffer, &got)
-			       : gcr_subtree_read_file(file->fd, offset, size, buffer, &got);
+	got = inode->packed ? gcr_subtree_read_packed(file, offset, size, buffer)
+			    : gcr_pread_all(file->fd, buffer, size, offset);
 	pthread_rwlock_unlock(&inode->pack_lock);
-	if (result < 0)
-		return result;
-	ret_bytes->size = got;
+	if (got < 0)
+		return (int)got;
+	ret_bytes->size = (size_t)got;
 	ret_bytes->bytes = buffer;
 	ret_bytes->buffer = TAKE_PTR(buffer);
 	return 0;

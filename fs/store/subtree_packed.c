@@ -16,6 +16,7 @@
 #include "fs/pack/packs.h"
 #include "fs/store/store.h"
 #include "lib/beneath.h"
+#include "lib/full_io.h"
 #include "lib/pack.h"
 
 #define PIECE_BYTES    ((uint64_t)GCR_PACK_PIECE_BYTES)
@@ -526,8 +527,8 @@ int gcr_subtree_read_in_piece(struct gcr_packs *packs, struct gcr_packer *packer
 	return result;
 }
 
-int gcr_subtree_read_packed(struct gcr_subtree_file *file, uint64_t offset, size_t size,
-			    char *buffer, size_t *ret_size)
+ssize_t gcr_subtree_read_packed(struct gcr_subtree_file *file, uint64_t offset, size_t size,
+				char *ret_bytes)
 {
 	_cleanup_(gcr_packer_destroy_cleanup) struct gcr_packer *packer = NULL;
 	const struct gcr_pack_table *table = file->inode->packed->table;
@@ -547,26 +548,28 @@ int gcr_subtree_read_packed(struct gcr_subtree_file *file, uint64_t offset, size
 	while (done < size) {
 		uint64_t at = offset + done;
 		size_t part = PIECE_BYTES - at % PIECE_BYTES;
-		size_t got = part;
+		ssize_t got;
 
 		part = part < size - done ? part : size - done;
-		got = part;
+		got = (ssize_t)part;
 		if (gcr_pack_table_is_packed(table, at / PIECE_BYTES)) {
 			gcr_pack_table_read(table, at / PIECE_BYTES, entries);
 			result = gcr_subtree_read_in_piece(file->subtree->packs, packer, entries,
-							   at % PIECE_BYTES, part, buffer + done);
+							   at % PIECE_BYTES, part,
+							   ret_bytes + done);
+			if (result < 0)
+				got = result;
 		} else {
-			result = gcr_subtree_read_file(file->fd, at, part, buffer + done, &got);
+			got = gcr_pread_all(file->fd, ret_bytes + done, part, at);
 		}
 		/* Damaged chunks give -EIO, which cannot be mistaken for another condition. */
-		if (result < 0)
-			return result == -EBADMSG ? -EIO : result;
-		done += got;
-		if (got < part)
+		if (got < 0)
+			return got == -EBADMSG ? -EIO : got;
+		done += (size_t)got;
+		if ((size_t)got < part)
 			break;
 	}
-	*ret_size = done;
-	return 0;
+	return (ssize_t)done;
 }
 
 bool gcr_subtree_packed_has_data(const struct gcr_pack_table *table, uint64_t piece)

@@ -139,6 +139,17 @@ struct gcr_subtree_file {
 	unsigned int changes_of_rights; /* the inode's, when the file was opened */
 };
 
+/* The open inode of this number, or NULL. Lock: subtree. */
+static inline struct gcr_subtree_inode *gcr_subtree_inode_find(struct gcr_subtree *subtree,
+							       ino_t ino)
+{
+	struct gcr_subtree_inode *inode = subtree->inodes;
+
+	while (inode && inode->ino != ino)
+		inode = inode->next;
+	return inode;
+}
+
 /* ---- subtree_items.c: the table of items; all with the subtree's lock held ---- */
 
 int gcr_subtree_items_init(struct gcr_subtree *subtree);
@@ -169,10 +180,8 @@ int gcr_subtree_item_check(const struct gcr_subtree *subtree, uint32_t item);
 int gcr_subtree_item_path(const struct gcr_subtree *subtree, uint32_t item, char path[PATH_MAX],
 			  unsigned int *ret_depth);
 
-/* ---- subtree.c ---- */
+/* ---- subtree_verbs.c ---- */
 
-/* For tests: the number of the next subtree is the first free one after this. */
-void gcr_subtree_set_last_number(uint32_t number);
 /*
  * Begin a change of contents; on 0 gcr_subtree_end_change() has to follow. @epoch is that of the
  * open file. -EBUSY, -ESTALE.
@@ -181,6 +190,13 @@ int gcr_subtree_begin_change(struct gcr_subtree *subtree, uint64_t epoch);
 void gcr_subtree_end_change(struct gcr_subtree *subtree);
 /* Begin a change of names: on 0 the subtree's lock is held. */
 int gcr_subtree_lock_names(struct gcr_subtree *subtree);
+/* Has a verb begun, or has the subtree been retired? A long change is given up then. */
+bool gcr_subtree_is_unwanted(struct gcr_subtree *subtree);
+
+/* ---- subtree.c ---- */
+
+/* For tests: the number of the next subtree is the first free one after this. */
+void gcr_subtree_set_last_number(uint32_t number);
 /* Count one name more, or one less, in the subtree's account. -ENOSPC, -EDQUOT. Lock: subtree. */
 int gcr_subtree_add_entry(struct gcr_subtree *subtree, uid_t uid);
 void gcr_subtree_remove_entry(struct gcr_subtree *subtree);
@@ -203,8 +219,6 @@ static inline uint64_t gcr_subtree_blocks_bytes(const struct stat *stat)
 
 /* ---- subtree_io.c ---- */
 
-/* The open inode of this number, or NULL. Lock: subtree. */
-struct gcr_subtree_inode *gcr_subtree_inode_find(struct gcr_subtree *subtree, ino_t ino);
 /*
  * Calls gcr_inodes_close() if @closes, else gcr_inodes_removed(), for the file of @fd, whose @bytes
  * the subtree stops counting; if the file is still in use elsewhere, the table of inodes may take
@@ -232,19 +246,13 @@ bool gcr_subtree_is_passed(const struct gcr_subtree_file *file);
  */
 void gcr_subtree_unmap(struct gcr_subtree_inode *inode);
 void gcr_subtree_may_map(struct gcr_subtree_inode *inode);
-/* Reads @size bytes, or up to the end of the file: -EIO, ... */
-int gcr_subtree_read_file(int fd, uint64_t offset, size_t size, char *ret_bytes, size_t *ret_size);
 
 /* ---- subtree_change.c ---- */
 
-/* Has a verb begun, or has the subtree been retired? A long change is given up then. */
-bool gcr_subtree_is_unwanted(struct gcr_subtree *subtree);
 /*
  * The file has changed: recount its memory and end the promise of @taken_bytes. Lock: change_lock.
  */
 void gcr_subtree_recount_room(struct gcr_subtree_file *file, uint64_t taken_bytes);
-/* Returns the number of bytes written, or -errno. */
-ssize_t gcr_subtree_write_file(int fd, const char *bytes, size_t size, uint64_t offset);
 
 /* ---- subtree_packed.c ---- */
 
@@ -288,9 +296,12 @@ int gcr_subtree_packed_resize(struct gcr_subtree *subtree, struct gcr_subtree_pa
 /* fstat(2), with packed pieces counted as allocated. Lock: subtree. */
 int gcr_subtree_stat_fd(const struct gcr_subtree *subtree, int fd, struct stat *ret_stat);
 
-/* For an inode that has packed pieces, with its pack_lock held. */
-int gcr_subtree_read_packed(struct gcr_subtree_file *file, uint64_t offset, size_t size,
-			    char *buffer, size_t *ret_size);
+/*
+ * For an inode that has packed pieces, with its pack_lock held. Returns the number of bytes read,
+ * which is less than @size only at the end of the file; or -EIO, ...
+ */
+ssize_t gcr_subtree_read_packed(struct gcr_subtree_file *file, uint64_t offset, size_t size,
+				char *ret_bytes);
 int64_t gcr_subtree_seek_packed(struct gcr_subtree_file *file, int64_t offset, int whence);
 /* Read bytes of a packed piece from @offset in the piece on; the range lies within the piece. */
 int gcr_subtree_read_in_piece(struct gcr_packs *packs, struct gcr_packer *packer,
@@ -299,7 +310,7 @@ int gcr_subtree_read_in_piece(struct gcr_packs *packs, struct gcr_packer *packer
 /* Does the piece have data that is packed? */
 bool gcr_subtree_packed_has_data(const struct gcr_pack_table *table, uint64_t piece);
 
-/* ---- subtree_pack.c ---- */
+/* ---- subtree_unpack.c ---- */
 
 enum gcr_subtree_change {
 	GCR_SUBTREE_WRITE,
@@ -342,6 +353,8 @@ void gcr_subtree_drop_gone(struct gcr_subtree_file *file, const struct gcr_subtr
  * At the end of a change: resize the table to its file, and remove an empty one. Lock: change_lock.
  */
 void gcr_subtree_trim_packed(struct gcr_subtree_file *file);
+/* Restore the times of a file of which the content is unchanged. */
+void gcr_subtree_keep_times(int fd, const struct stat *before);
 
 GCR_DEFINE_CLEANUP(struct gcr_subtree *, gcr_subtree_unref);
 GCR_DEFINE_CLEANUP(struct gcr_subtree_file *, gcr_subtree_close);

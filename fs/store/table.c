@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #include "lib/extent.h"
+#include "lib/full_io.h"
 
 #define TABLE_NAME  "table"
 #define TABLE_MAGIC "gpucrfs-table 1\n"
@@ -43,23 +44,6 @@ static void fill_header(const struct gcr_snapshot *snapshot, struct table_header
 	memcpy(header->generation, snapshot->generation, sizeof(header->generation));
 }
 
-static int write_all(int fd, const void *bytes, size_t size)
-{
-	const char *rest = bytes;
-
-	while (size) {
-		ssize_t written = write(fd, rest, size);
-
-		if (written < 0 && errno == EINTR)
-			continue;
-		if (written < 0)
-			return -errno;
-		rest += written;
-		size -= (size_t)written;
-	}
-	return 0;
-}
-
 int gcr_store_write_table(int directory_fd, const struct gcr_snapshot *snapshot)
 {
 	_cleanup_close_ int fd = openat(directory_fd, TABLE_NAME,
@@ -70,10 +54,10 @@ int gcr_store_write_table(int directory_fd, const struct gcr_snapshot *snapshot)
 	if (fd < 0)
 		return -errno;
 	fill_header(snapshot, &header);
-	result = write_all(fd, &header, sizeof(header));
+	result = gcr_write_all(fd, &header, sizeof(header));
 	if (!result)
-		result = write_all(fd, snapshot->extents,
-				   snapshot->count * sizeof(*snapshot->extents));
+		result = gcr_write_all(fd, snapshot->extents,
+				       snapshot->count * sizeof(*snapshot->extents));
 	return result;
 }
 

@@ -9,6 +9,8 @@
 
 #include "fs/store/store.h"
 
+#include "lib/full_io.h"
+
 #define ZEROS_BYTES (64u << 10)
 
 static int write_range(int fd, uint64_t offset, uint64_t end, const struct gcr_wanted *wanted)
@@ -17,14 +19,14 @@ static int write_range(int fd, uint64_t offset, uint64_t end, const struct gcr_w
 
 	while (offset < end) {
 		size_t size = end - offset < ZEROS_BYTES ? (size_t)(end - offset) : ZEROS_BYTES;
-		ssize_t written;
+		int result;
 
 		if (wanted && !wanted->is_wanted(wanted->data))
 			return -EBUSY;
-		written = gcr_subtree_write_file(fd, zeros, size, offset);
-		if (written <= 0)
-			return written < 0 ? (int)written : -EIO;
-		offset += (uint64_t)written;
+		result = gcr_pwrite_all(fd, zeros, size, offset);
+		if (result < 0)
+			return result;
+		offset += size;
 	}
 	return 0;
 }
