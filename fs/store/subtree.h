@@ -237,8 +237,8 @@ int gcr_subtree_allocate(struct gcr_subtree_file *file, int mode, uint64_t offse
 int64_t gcr_subtree_seek(struct gcr_subtree_file *file, int64_t offset, int whence);
 
 /*
- * ---- packed pieces (subtree_pack.c, subtree_packed.c); their format in the store is that of
- * lib/pack_file.h ----
+ * ---- packed pieces (subtree_pack.c, subtree_packed.c, subtree_unpack.c); their format in the
+ * store is that of lib/pack_file.h ----
  */
 
 /*
