@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "criu-glue/image_owner.h"
 #include "fs/base/errand.h"
 #include "fs/base/mountpoint.h"
 #include "fs/helper/helper.h"
@@ -26,6 +27,7 @@
 #include "lib/file_identity.h"
 #include "lib/host.h"
 #include "lib/proc_file.h"
+#include "lib/rights.h"
 
 #define READERS_MAX 8u
 
@@ -383,8 +385,40 @@ static void end_errand(void *data)
 	gcr_errand_end(data);
 }
 
+/*
+ * Finds the rights with which the tree's files are checked: those of the tree's owner if the place
+ * is that user's, else the ids of the place's owner. That user reads the messages, and could put
+ * links to files of others at the paths. NULL: root's own, for a place of root's, and for
+ * `trusted`. -EIO, -ENOMEM. Call check_images() first.
+ */
+static int find_reader(struct gcr_restore *restore, struct gcr_file_rights **ret_rights,
+		       struct gcr_error *error)
+{
+	_cleanup_(gcr_image_owner_destroy_cleanup) struct gcr_image_owner *owner = NULL;
+	const struct stat *place = &restore->place->stat;
+	struct gcr_file_rights rights = {.uid = place->st_uid, .gid = place->st_gid};
+	_cleanup_close_ int fd = -1;
+	int result;
+
+	*ret_rights = NULL;
+	if (!place->st_uid || restore->job.command.trusted)
+		return 0;
+	fd = gcr_beneath_open(restore->root_fd, GCR_MANIFEST_IMAGES, O_RDONLY | O_DIRECTORY);
+	if (fd < 0)
+		return gcr_error_set(error, EIO, "criu: %s", strerror(-fd));
+	result = gcr_image_owner_find(fd, restore->manifest->tree->processes[0].pid, &owner, error);
+	if (result < 0)
+		return result;
+	if (owner && owner->uid == rights.uid)
+		rights = (struct gcr_file_rights){owner->uid, owner->gid, owner->groups,
+						  owner->groups_count};
+	*ret_rights = gcr_file_rights_copy(&rights);
+	return *ret_rights ? 0 : gcr_error_set(error, ENOMEM, "out of memory");
+}
+
 static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 {
+	_cleanup_(gcr_file_rights_destroy_cleanup) struct gcr_file_rights *rights = NULL;
 	const struct gcr_manifest_tree *tree = restore->manifest->tree;
 	long processors = sysconf(_SC_NPROCESSORS_ONLN);
 	struct gcr_identity_options options = {
@@ -393,8 +427,10 @@ static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 							    : (unsigned int)processors,
 	};
 	struct gcr_errand *errand;
-	int result;
+	int result = find_reader(restore, &rights, error);
 
+	if (result < 0)
+		return result;
 	/* The errand counts for the owner of the place: that user has chosen the paths. */
 	result = gcr_errand_begin(restore->job.daemon->quota, GCR_ERRAND_DIGEST,
 				  restore->place->stat.st_uid,
@@ -412,6 +448,7 @@ static int check_files(struct gcr_restore *restore, struct gcr_error *error)
 	options.cancel = &restore->job.is_stopping;
 	options.deadline_usec = restore->job.deadline_usec;
 	options.refused_device = gcr_mountpoint_device(restore->job.daemon);
+	options.rights = rights;
 	return map_error(gcr_file_identities_check(tree->files, tree->files_count, &options, error),
 			 error);
 }
@@ -590,8 +627,8 @@ int gcr_restore_check(struct gcr_restore *restore, struct gcr_error *error)
 	if (!result && !is_alone)
 		result = check_pids(restore, error);
 	if (!result && !is_alone)
-		result = check_files(restore, error);
-	if (!result && !is_alone)
 		result = check_images(restore, error);
+	if (!result && !is_alone)
+		result = check_files(restore, error);
 	return result ? result : gcr_restore_check_stop(restore, error);
 }

@@ -150,6 +150,12 @@ def refused(machine, one, words):
     return result
 
 
+def must_fail(machine, verb):
+    """The message of the verb, which fails."""
+    check(machine.write('users', verb) != 'ok', verb)
+    return machine.error('users')
+
+
 def link_of(one):
     return os.readlink(f'/proc/{one.pid}/fd/{FD}')
 
@@ -182,11 +188,36 @@ def test_swapped_directory_without_access():
             keep(os.open(f'{users}/d/f', os.O_PATH))
 
         one = dumped(machine, prepare)
-        as_user(lambda: swap(f'{users}/d', secret))
-        refused(machine, one, 'may not open one of its files')
+        with swapper(f'{users}/d', secret):
+            refused(machine, one, 'may not open one of its files')
         as_user(lambda: swap_back(f'{users}/d'))
         restore.thaws(machine, one, 'users')
         equal(link_of(one), f'{users}/d/f')
+
+
+def test_messages_tell_nothing_of_others():
+    """The user reads why root's thaw has failed: nothing of files that he could not see himself."""
+    with machines() as (machine, secret, users):
+        make_file(f'{secret}/f', text='x' * 12345)
+        make_file(f'{secret}/readable', text='x' * 12345, mode=0o644)
+        os.chmod(secret, 0o700)
+
+        def prepare():
+            os.mkdir(f'{users}/d')
+            for name in 'f', 'readable', 'none':
+                make_file(f'{users}/d/{name}')
+            keep(os.open(f'{users}/d/f', os.O_RDONLY))
+            for name in 'readable', 'none':
+                os.set_inheritable(os.open(f'{users}/d/{name}', os.O_RDONLY), True)
+
+        one = dumped(machine, prepare)
+        as_user(lambda: swap(f'{users}/d', secret))
+        refused(machine, one, 'Permission denied')
+        words = machine.error('users')
+        check('12345' not in words and 'is not there' not in words, words)
+        check('long' in must_fail(machine, 'thaw trusted'), machine.error('users'))
+        as_user(lambda: swap_back(f'{users}/d'))
+        restore.thaws(machine, one, 'users')
 
 
 def test_tree_of_several():

@@ -9,7 +9,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
-from harness import Machine, check, equal, needs_cuda
+from harness import Machine, check, equal, needs_cuda, wait_for
 from sharer import BLOCK, FD, PROGRAM, Sharer
 
 OTHER_UID = 4711
@@ -148,6 +148,7 @@ def test_a_library_that_sees():
         one = start(machine)
         seen = Sharer(machine)
         seen.must(f'map {library(machine, "libnccl.so.2")}')
+        wait_for(lambda: machine.status(seen.pid).get('engine') == vendor.ENGINE, 'its engine')
         piece = seen.must(f'create {BLOCK} {FD}')
         cycle(machine, one)
         machine.must(seen.pid, 'freeze')
