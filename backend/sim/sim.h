@@ -31,12 +31,11 @@
 #define SIM_VA_END		0x7f8000000000ull
 #define SIM_SUBALLOCATION_BYTES 512
 
-/* ---- process.c: cuInit, fork, and the gate: the lock that every call passes ---- */
+/* ---- process.c: the process and the driver's threads ---- */
 
 struct sim_process {
 	pthread_mutex_t lock;
 	pthread_rwlock_t map_lock;
-	bool initialized;
 	unsigned index; /* slot in shared->processes */
 	uint64_t generation;
 	int lock_fd, control_fd, compute_fd;
@@ -49,6 +48,30 @@ struct sim_process {
 };
 
 extern struct sim_process sim;
+
+bool process_is_initialized(void);
+void process_set_initialized(void);
+/* Returns true in a child of a process that had called cuInit. */
+bool process_is_forked(void);
+void process_set_forked(void);
+/* Returns true after the driver's exit handler has run: then calls do nothing. */
+bool process_is_deinitialized(void);
+void process_set_deinitialized(void);
+/* Returns true in the threads of streams and of callbacks, where no call is permitted. */
+bool sim_on_callback_thread(void);
+void sim_set_callback_thread(void);
+/* Converts 0 or -errno to a CUresult. */
+CUresult sim_error_of(int error);
+int sim_thread_start(pthread_t *ret_thread, void *(*function)(void *), void *argument);
+/* Names the calling thread like a thread of the real driver. */
+void sim_thread_name(const char *name);
+static inline uint64_t sim_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
 
 /* ---- differences between the vendors: cuda_vendor.c, hip_vendor.c ---- */
 
@@ -87,8 +110,18 @@ struct sim_vendor {
 
 extern const struct sim_vendor sim_vendor;
 
+/* ---- init.c ---- */
+
 /* Restricts the process's devices to those of a list, in the list's order. NULL: all devices. */
 void devices_choose(const char *list);
+
+/* ---- device_files.c ---- */
+
+/* Opens the files that the process should have open, and closes the others. Returns 0 or -EIO. */
+int device_files_open(void);
+void device_files_close(void);
+
+/* ---- gate.c: the lock that every call passes ---- */
 
 /* The part of an injected fault that takes effect after the call: fault.c. */
 enum fault_action { FAULT_NOTHING, FAULT_KILL, FAULT_STOP, FAULT_ABORT, FAULT_HANG, FAULT_HOLD };
@@ -124,37 +157,14 @@ void sim_leave(struct sim_call *call);
 	return sim_call_.result
 #define SIM_ENTER() SIM_ENTER_FLAGS(SIM_CALL_GATED)
 
-/* Also requires a current context that has not failed. */
-#define SIM_ENTER_CONTEXT(variable)                                             \
-	SIM_ENTER();                                                            \
-	CUcontext variable __attribute__((unused)) = context_current();         \
-	do {                                                                    \
-		CUresult context_result_ = context_check(context_of_streams()); \
-		if (context_result_)                                            \
-			return context_result_;                                 \
-	} while (0)
-
-/* Closes the gate and waits for calls and work to end; 0: no timeout. */
-CUresult gate_close(unsigned timeout_ms);
+/*
+ * Closes the gate and waits until no call is inside. At the deadline (0: none) opens it again and
+ * returns CUDA_ERROR_NOT_READY.
+ */
+CUresult gate_close(uint64_t deadline_ns);
 void gate_open(void);
-bool sim_on_callback_thread(void);
-/* Returns true after the driver's exit handler has run: then calls do nothing. */
-bool process_is_deinitialized(void);
-void sim_set_callback_thread(void);
-int device_files_open(void);
-void device_files_close(void);
-/* Converts 0 or -errno to a CUresult. */
-CUresult sim_error_of(int error);
-static inline uint64_t sim_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
-int sim_thread_start(pthread_t *ret_thread, void *(*function)(void *), void *argument);
-/* Names the calling thread like a thread of the real driver. */
-void sim_thread_name(const char *name);
+/* Marks the process as deinitialized, as soon as the gate is open. */
+void gate_deinitialize(void);
 
 /* ---- fault.c ---- */
 
@@ -220,6 +230,17 @@ void context_make_current(CUcontext context);
 /* Returns an error if there is no context, or if the context is destroyed or has failed. */
 CUresult context_check(CUcontext context);
 bool context_valid(CUcontext context);
+
+/* Also requires a current context that has not failed. */
+#define SIM_ENTER_CONTEXT(variable)                                             \
+	SIM_ENTER();                                                            \
+	CUcontext variable __attribute__((unused)) = context_current();         \
+	do {                                                                    \
+		CUresult context_result_ = context_check(context_of_streams()); \
+		if (context_result_)                                            \
+			return context_result_;                                 \
+	} while (0)
+
 /* Returns the context for a call that has no context of its own, or NULL. */
 CUcontext context_first(int device);
 uint64_t context_vram_bytes(const struct CUctx_st *context);
