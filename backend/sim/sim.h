@@ -220,11 +220,20 @@ CUcontext context_current(void);
 CUcontext context_of_streams(void);
 /* Returns the owner of a green context, else the context itself. */
 CUcontext context_owner(CUcontext context);
-/* Create and end a green context. At its end its streams stay, detached. sim.lock is not held. */
-CUresult context_green_add(CUcontext owner, CUcontext *ret_context);
-void context_green_end(CUcontext context);
-/* Returns the primary context of a device. If there is none: created with @create, else NULL. */
-CUresult context_primary(int device, bool create, CUcontext *ret_context);
+/*
+ * A context, with its owner already set if it is a green one, enters the list of those that can be
+ * used, and leaves it (false: it was not in the list). Once it has ended it is kept, as threads may
+ * still have it as their current context. sim.lock is held.
+ */
+void context_list_add(CUcontext context);
+bool context_list_remove(CUcontext context);
+void context_keep_ended(CUcontext context);
+/* Returns a green context of this owner; NULL: none. */
+CUcontext context_green_of(CUcontext owner);
+/* The calling thread's stack of contexts. Push: if it is not full; pop: if there is a context. */
+bool context_stack_is_full(void);
+void context_push(CUcontext context);
+CUcontext context_pop(void);
 /* Replaces the calling thread's stack of contexts by this context; NULL: by none. */
 void context_make_current(CUcontext context);
 /* Returns an error if there is no context, or if the context is destroyed or has failed. */
@@ -254,6 +263,14 @@ void contexts_unaccount(void);
 void contexts_fail(CUresult result);
 bool device_valid(int device);
 bool device_has_context(int device);
+
+/* ---- context_life.c ---- */
+
+/* Create and end a green context. At its end its streams stay, detached. sim.lock is not held. */
+CUresult context_green_add(CUcontext owner, CUcontext *ret_context);
+void context_green_end(CUcontext context);
+/* Returns the primary context of a device. If there is none: created with @create, else NULL. */
+CUresult context_primary(int device, bool create, CUcontext *ret_context);
 
 /* ---- address.c: the address space and its mappings ---- */
 
