@@ -450,19 +450,17 @@ CUresult managed_address_take(size_t size_bytes, CUdeviceptr *ret_start);
 void managed_address_give(CUdeviceptr start);
 bool managed_memory_exists(void);
 
-/* ---- stream.c: ordered work ---- */
+/* ---- work.c: one operation, and the built-in kernels ---- */
 
-/*
- * A fence marks the completion of work; protected by work.lock. A fence without an operation of its
- * own is done when all its parts are done.
- */
-struct fence {
-	atomic_uint references;
-	bool done;
-	uint64_t time_ns;
-	size_t part_count;
-	struct fence **parts;
+struct kernel {
+	const char *name;
+	unsigned argument_count;
+	unsigned argument_bytes[4];
+	/* Returns false after an access to inaccessible memory. */
+	bool (*run)(CUcontext context, const void *arguments);
 };
+
+extern const struct kernel sim_kernels[]; /* the last entry has no name */
 
 enum work_kind {
 	WORK_NOTHING, /* waits, event records */
@@ -526,6 +524,70 @@ struct work {
 	};
 };
 
+void work_execute(CUcontext context, const struct work *work);
+void work_fail(CUcontext context, CUresult result);
+/*
+ * Between these calls ThreadSanitizer ignores memory accesses. It cannot see a real GPU's accesses
+ * to memory; here it would, and would need four times that memory for its shadow.
+ */
+void unseen_begin(void);
+void unseen_end(void);
+
+/* ---- capture.c: captures and the graphs that they fill ---- */
+
+#define GRAPH_MAGIC 0x47524148u
+
+struct graph_program {
+	atomic_uint references;
+	size_t count;
+	struct work items[];
+};
+
+struct CUgraphNode_st {
+	struct work work;
+};
+
+struct CUgraph_st {
+	unsigned magic;
+	struct CUgraphNode_st **nodes;
+	size_t count, capacity;
+};
+
+struct capture {
+	atomic_uint references;
+	uint64_t id;
+	CUstream origin;
+	CUgraph graph;
+	CUstreamCaptureMode mode;
+	pthread_t thread;
+	_Atomic bool invalidated;
+	bool ended;
+};
+
+CUgraph graph_new(void);
+void graph_free(CUgraph graph);
+CUresult graph_append(CUgraph graph, const struct work *work);
+void graph_program_unref(struct graph_program *program);
+struct capture *capture_ref(struct capture *capture);
+void capture_unref(struct capture *capture);
+CUresult capture_append(struct capture *capture, const struct work *work);
+/* The thread's capture mode: how strictly calls are refused during a capture. */
+extern __thread CUstreamCaptureMode capture_thread_mode;
+
+/* ---- stream.c: ordered work ---- */
+
+/*
+ * A fence marks the completion of work; protected by work.lock. A fence without an operation of its
+ * own is done when all its parts are done.
+ */
+struct fence {
+	atomic_uint references;
+	bool done;
+	uint64_t time_ns;
+	size_t part_count;
+	struct fence **parts;
+};
+
 #define STREAM_MAGIC 0x5354524du
 
 struct CUstream_st {
@@ -563,6 +625,8 @@ CUresult stream_argument(CUstream handle, CUstream *ret_stream);
 /* Set inside a _ptsz or _ptds variant: stream 0 is then the thread's own stream. */
 extern __thread bool per_thread_default;
 CUstream stream_create(CUcontext context, unsigned flags, int priority, bool legacy);
+/* Returns false if the program has no such stream. */
+bool stream_destroy(CUstream handle);
 void streams_destroy(CUcontext context);
 /*
  * Ends the context's default stream. The program's own streams remain but cannot be used; their
@@ -575,10 +639,9 @@ void streams_detach(CUcontext context);
  */
 CUresult stream_submit(CUstream stream, const struct work *work, struct fence *wait,
 		       struct fence **ret_fence);
+/* Returns true if all work of the stream has ended. */
+bool stream_done(CUstream stream);
 CUresult stream_wait(CUstream stream);
-/* Waits until the bits of @mask of a value in memory satisfy the condition. */
-CUresult stream_wait_value(CUstream handle, CUdeviceptr address, uint64_t value, uint64_t mask,
-			   unsigned flags, unsigned bytes);
 /*
  * Returns a fence for all work submitted to the context; NULL if there is none. Errors: 900 if one
  * of the context's streams is capturing (the captures are invalidated), 2 without memory.
@@ -591,14 +654,29 @@ void context_wait(CUcontext context);
 bool streams_idle_until(uint64_t deadline_ns);
 bool streams_idle(void);
 /*
- * Between these calls ThreadSanitizer ignores memory accesses. It cannot see a real GPU's accesses
- * to memory; here it would, and would need four times that memory for its shadow.
+ * Called by functions that are forbidden in a capturing stream or (NULL) could interact unsafely
+ * with an open capture. Returns 0, or the error after invalidating the capture.
  */
-void unseen_begin(void);
-void unseen_end(void);
+CUresult capture_forbids(CUstream stream);
+/*
+ * Invalidates every capture in the context, whatever its mode. Returns 900 if there was one, else
+ * 0.
+ */
+CUresult context_ends_captures(CUcontext context);
+CUresult stream_capture_begin(CUstream stream, struct capture *capture);
+/*
+ * Called when a stream waits for an event: the stream joins the event's capture, or the event's
+ * stream is joined.
+ */
+CUresult stream_capture_join(CUstream stream, struct CUevent_st *event);
+/* *ret_capture gets a reference even if the capture failed, but not if there was none. */
+CUresult stream_capture_end(CUstream stream, struct capture **ret_capture);
 
-void work_execute(CUcontext context, const struct work *work);
-void work_fail(CUcontext context, CUresult result);
+/* ---- stream_calls.c ---- */
+
+/* Waits until the bits of @mask of a value in memory satisfy the condition. */
+CUresult stream_wait_value(CUstream handle, CUdeviceptr address, uint64_t value, uint64_t mask,
+			   unsigned flags, unsigned bytes);
 
 /* ---- callback.c ---- */
 
@@ -629,74 +707,6 @@ CUevent event_make(CUcontext context, unsigned flags);
 bool events_shared_with_others(void);
 /* After a restore: registers interprocess events that the machine does not know. */
 void events_enter_again(void);
-
-/* ---- graph.c: capture and replay ---- */
-
-#define GRAPH_MAGIC 0x47524148u
-
-struct graph_program {
-	atomic_uint references;
-	size_t count;
-	struct work items[];
-};
-
-struct CUgraphNode_st {
-	struct work work;
-};
-
-struct CUgraph_st {
-	unsigned magic;
-	struct CUgraphNode_st **nodes;
-	size_t count, capacity;
-};
-
-struct capture {
-	atomic_uint references;
-	uint64_t id;
-	CUstream origin;
-	CUgraph graph;
-	CUstreamCaptureMode mode;
-	pthread_t thread;
-	_Atomic bool invalidated;
-	bool ended;
-};
-
-CUresult capture_append(struct capture *capture, const struct work *work);
-/* The thread's capture mode: how strictly calls are refused during a capture. */
-extern __thread CUstreamCaptureMode capture_thread_mode;
-/*
- * Called by functions that are forbidden in a capturing stream or (NULL) could interact unsafely
- * with an open capture. Returns 0, or the error after invalidating the capture.
- */
-CUresult capture_forbids(CUstream stream);
-/*
- * Invalidates every capture in the context, whatever its mode. Returns 900 if there was one, else
- * 0.
- */
-CUresult context_ends_captures(CUcontext context);
-CUresult stream_capture_begin(CUstream stream, struct capture *capture);
-/*
- * Called when a stream waits for an event: the stream joins the event's capture, or the event's
- * stream is joined.
- */
-CUresult stream_capture_join(CUstream stream, struct CUevent_st *event);
-/* *ret_capture gets a reference even if the capture failed, but not if there was none. */
-CUresult stream_capture_end(CUstream stream, struct capture **ret_capture);
-void capture_unref(struct capture *capture);
-struct capture *capture_ref(struct capture *capture);
-void graph_program_unref(struct graph_program *program);
-
-/* ---- module.c ---- */
-
-struct kernel {
-	const char *name;
-	unsigned argument_count;
-	unsigned argument_bytes[4];
-	/* Returns false after an access to inaccessible memory. */
-	bool (*run)(CUcontext context, const void *arguments);
-};
-
-extern const struct kernel sim_kernels[]; /* work.c; the last entry has no name */
 
 /* ---- vmm.c and ipc.c ---- */
 
