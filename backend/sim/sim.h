@@ -73,6 +73,11 @@ static inline uint64_t sim_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
 
+static inline size_t round_up(size_t value, size_t to)
+{
+	return (value + to - 1) / to * to;
+}
+
 /* ---- differences between the vendors: cuda_vendor.c, hip_vendor.c ---- */
 
 #define SIM_UUID_TEXT_BYTES 37
@@ -395,7 +400,7 @@ struct allocation *allocation_add(CUdeviceptr start, size_t size_bytes, enum all
 				  int device);
 void allocation_remove(struct allocation *allocation);
 
-/* ---- memory.c and pool.c: allocations inside blocks ---- */
+/* ---- block.c: memory that is divided into allocations ---- */
 
 struct block {
 	struct block *next;
@@ -404,6 +409,18 @@ struct block {
 	size_t used_bytes;
 	struct span_table pieces;
 };
+
+/*
+ * Allocates from one of the blocks, or from a new block. Returns the start address and the block,
+ * or 0 and an error in *ret_result.
+ */
+CUdeviceptr block_take(struct block **blocks, int device, size_t size_bytes,
+		       enum mapping_access access, struct block **ret_block, CUresult *ret_result);
+void block_give(struct block *block, CUdeviceptr start);
+/* Releases unused blocks while more than `keep_bytes` are reserved. */
+uint64_t blocks_trim(struct block **blocks, uint64_t keep_bytes);
+
+/* ---- pool.c: the pools of the stream-ordered allocator ---- */
 
 #define POOL_MAGIC 0x504f4f4cu
 
@@ -421,24 +438,27 @@ struct CUmemPoolHandle_st {
 	CUmemAccess_flags access[SIM_MAX_GPUS]; /* access of the other GPUs */
 };
 
-/*
- * Allocates from one of the blocks, or from a new block. Returns the start address and the block,
- * or 0 and an error in *ret_result.
- */
-CUdeviceptr block_take(struct block **blocks, int device, size_t size_bytes,
-		       enum mapping_access access, struct block **ret_block, CUresult *ret_result);
-void block_give(struct block *block, CUdeviceptr start);
-/* Releases unused blocks while more than `keep_bytes` are reserved. */
-uint64_t blocks_trim(struct block **blocks, uint64_t keep_bytes);
-CUresult device_memory_alloc(CUcontext context, size_t size_bytes, CUdeviceptr *ret_pointer);
-CUresult device_memory_free(struct allocation *allocation);
-void context_memory_free(CUcontext context);
+/* sim.lock is held by the callers of all of these but the last two, which take it. */
+CUmemoryPool pool_new(int device);
+CUmemoryPool pool_default(int device);
+/* Returns the default pool of a location and a kind of memory, for cuMemGetDefaultMemPool. */
+CUmemoryPool pool_standing(const CUmemPoolProps *props);
+bool pool_valid(CUmemoryPool pool);
+CUresult pool_alloc(CUmemoryPool pool, CUcontext context, size_t bytes, CUdeviceptr *pointer);
+bool pool_free(struct allocation *allocation);
+/* Gives the other GPUs the pool's access to one of its blocks. */
+void pool_apply_access(const struct CUmemPoolHandle_st *pool, const struct block *block);
+void pool_trim(CUmemoryPool pool, uint64_t keep_bytes);
 /* Called wherever the program synchronizes: pools release memory above their threshold. */
 void pools_trim(void);
 /* Frees the pool allocation at `start`, once its stream has reached the free. */
 void pool_free_finished(CUdeviceptr start);
-bool pool_free(struct allocation *allocation);
-CUmemoryPool pool_default(int device);
+
+/* ---- memory.c ---- */
+
+CUresult device_memory_alloc(CUcontext context, size_t size_bytes, CUdeviceptr *ret_pointer);
+CUresult device_memory_free(struct allocation *allocation);
+void context_memory_free(CUcontext context);
 
 /* ---- managed.c ---- */
 
