@@ -42,7 +42,7 @@ bool checkpoint_holds_nothing(void)
 }
 
 /* Closes the gate and waits for calls and work to end; 0: no timeout. */
-static CUresult hold(unsigned timeout_ms)
+static CUresult quiesce(unsigned timeout_ms)
 {
 	uint64_t deadline_ns = timeout_ms ? sim_now_ns() + timeout_ms * 1000000ull : 0;
 	CUresult result = gate_close(deadline_ns);
@@ -60,7 +60,7 @@ CUresult checkpoint_lock(unsigned timeout_ms)
 
 	if (state != CU_PROCESS_STATE_RUNNING)
 		return CUDA_ERROR_ILLEGAL_STATE;
-	result = hold(timeout_ms);
+	result = quiesce(timeout_ms);
 	if (!result)
 		state_set(CU_PROCESS_STATE_LOCKED);
 	return result;

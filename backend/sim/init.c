@@ -1,56 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuInit: which devices the process has, its entry in the shared table, the checkpoint server, and
- * what happens at exit and after fork (the child has no driver: the driver's threads do not exist
+ * cuInit: the process's devices, its entry in the shared table, its checkpoint server, and what
+ * happens at exit and after fork (the child has no driver: the driver's threads do not exist
  * there).
  */
 #include "backend/sim/sim.h"
 
-#include <strings.h>
-
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* Returns the ordinal in the current list of devices; -1: no such device. */
-static int device_by_name(const char *text, size_t length)
-{
-	char uuid[SIM_UUID_TEXT_BYTES];
-	char *end;
-	long number;
-
-	if (length >= 4 && !strncasecmp(text, "GPU-", 4)) {
-		for (unsigned i = 0; i < sim.device_count; i++) {
-			sim_vendor.uuid_text(shared->gpus[sim.gpu_of_device[i]].uuid, uuid);
-			if (!strncasecmp(uuid, text + 4, length - 4))
-				return (int)i;
-		}
-		return -1;
-	}
-	number = strtol(text, &end, 10);
-	return end == text || number < 0 || number >= (long)sim.device_count ? -1 : (int)number;
-}
-
-/*
- * The list ends at the first name that is not a GPU, as in NVIDIA's programming guide and in AMD's
- * runtime.
- */
-void devices_choose(const char *list)
-{
-	unsigned chosen[SIM_MAX_GPUS], count = 0;
-
-	while (list && *list && count < SIM_MAX_GPUS) {
-		size_t length = strcspn(list, ",");
-		int device = device_by_name(list, length);
-
-		if (device < 0)
-			break;
-		chosen[count++] = sim.gpu_of_device[device];
-		list += length + (list[length] == ',');
-	}
-	if (list) {
-		memcpy(sim.gpu_of_device, chosen, sizeof(chosen));
-		sim.device_count = count;
-	}
-}
 
 static void devices_find(void)
 {

@@ -115,7 +115,7 @@ struct sim_vendor {
 
 extern const struct sim_vendor sim_vendor;
 
-/* ---- init.c ---- */
+/* ---- device_list.c ---- */
 
 /* Restricts the process's devices to those of a list, in the list's order. NULL: all devices. */
 void devices_choose(const char *list);
@@ -126,9 +126,9 @@ void devices_choose(const char *list);
 int device_files_open(void);
 void device_files_close(void);
 
-/* ---- gate.c: the lock that every call passes ---- */
+/* ---- fault.c ---- */
 
-/* The part of an injected fault that takes effect after the call: fault.c. */
+/* The part of an injected fault that takes effect after the call. */
 enum fault_action { FAULT_NOTHING, FAULT_KILL, FAULT_STOP, FAULT_ABORT, FAULT_HANG, FAULT_HOLD };
 
 struct fault {
@@ -136,6 +136,22 @@ struct fault {
 	enum fault_action action;
 	bool late; /* at the end of the call */
 };
+
+enum fault_place { FAULT_TARGET, FAULT_CALLER };
+
+/*
+ * Applies the rules to this call: returns the error to inject, or SUCCESS, possibly with a later
+ * fault in *ret_after.
+ */
+CUresult fault_check(const char *name, enum fault_place place, struct fault *ret_after);
+void fault_act(const struct fault *fault);
+/*
+ * Set while this thread is inside another entry point; a rule for all calls ("*") then does not
+ * apply.
+ */
+extern __thread bool fault_nested;
+
+/* ---- gate.c: the lock that every call passes ---- */
 
 struct sim_call {
 	CUresult result;
@@ -170,22 +186,6 @@ CUresult gate_close(uint64_t deadline_ns);
 void gate_open(void);
 /* Marks the process as deinitialized, as soon as the gate is open. */
 void gate_deinitialize(void);
-
-/* ---- fault.c ---- */
-
-enum fault_place { FAULT_TARGET, FAULT_CALLER };
-
-/*
- * Applies the rules to this call: returns the error to inject, or SUCCESS, possibly with a later
- * fault in *ret_after.
- */
-CUresult fault_check(const char *name, enum fault_place place, struct fault *ret_after);
-void fault_act(const struct fault *fault);
-/*
- * Set while this thread is inside another entry point; a rule for all calls ("*") then does not
- * apply.
- */
-extern __thread bool fault_nested;
 
 /* ---- context.c ---- */
 
