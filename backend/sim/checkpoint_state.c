@@ -41,13 +41,26 @@ bool checkpoint_holds_nothing(void)
 	return state == CU_PROCESS_STATE_CHECKPOINTED;
 }
 
+/* Closes the gate and waits for calls and work to end; 0: no timeout. */
+static CUresult quiesce(unsigned timeout_ms)
+{
+	uint64_t deadline_ns = timeout_ms ? sim_now_ns() + timeout_ms * 1000000ull : 0;
+	CUresult result = gate_close(deadline_ns);
+
+	if (!result && !streams_idle_until(deadline_ns)) {
+		gate_open();
+		result = CUDA_ERROR_NOT_READY;
+	}
+	return result;
+}
+
 CUresult checkpoint_lock(unsigned timeout_ms)
 {
 	CUresult result;
 
 	if (state != CU_PROCESS_STATE_RUNNING)
 		return CUDA_ERROR_ILLEGAL_STATE;
-	result = gate_close(timeout_ms);
+	result = quiesce(timeout_ms);
 	if (!result)
 		state_set(CU_PROCESS_STATE_LOCKED);
 	return result;

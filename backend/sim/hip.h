@@ -30,9 +30,8 @@ bool hip_has_quirk(const char *name);
 /* Returns the GPUs' architecture as in hipDeviceProp_t: GPUCR_SIM_HIP_ARCH, else that of MI200. */
 const char *hip_architecture(void);
 
-/* State of the calling thread. */
+/* The calling thread's current device. */
 extern __thread int hip_device;
-extern __thread hipError_t hip_last_error;
 
 /* A call in progress: the first call initialises, as in HIP. */
 struct hip_call {
@@ -43,7 +42,10 @@ struct hip_call {
 struct hip_call hip_enter(const char *name);
 void hip_leave(struct hip_call *call);
 
-/* Records the thread's last error; up to ROCm 6 every result is recorded, hipSuccess too. */
+/*
+ * hip_error.c: records the thread's last error; up to ROCm 6 every result is recorded, hipSuccess
+ * too.
+ */
 hipError_t hip_result(CUresult result);
 #define HIP_RETURN(result) return hip_result((CUresult)(result))
 

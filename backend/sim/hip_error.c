@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The names of HIP's result codes; the texts are the names in lower case. */
+/*
+ * The names of HIP's result codes (the texts are the names in lower case), and each thread's last
+ * error.
+ */
 #include "backend/sim/hip.h"
 
 #define ROW(error, words)            \
@@ -85,6 +88,35 @@ static const struct {
 	ROW(hipErrorRuntimeMemory, "runtime memory"),
 	ROW(hipErrorRuntimeOther, "runtime other"),
 };
+
+static __thread hipError_t last_error;
+
+hipError_t hip_result(CUresult result)
+{
+	hipError_t error = (hipError_t)result;
+
+	if (hip_version() < HIP_VERSION_7_0 || (error && error != hipErrorNotReady))
+		last_error = error;
+	return error;
+}
+
+hipError_t hipGetLastError(void)
+{
+	hipError_t error = last_error;
+
+	last_error = hipSuccess;
+	return error;
+}
+
+hipError_t hipExtGetLastError(void)
+{
+	return hipGetLastError();
+}
+
+hipError_t hipPeekAtLastError(void)
+{
+	return last_error;
+}
 
 static size_t find(hipError_t error)
 {

@@ -7,7 +7,6 @@
 #include "backend/sim/hip.h"
 
 __thread int hip_device;
-__thread hipError_t hip_last_error;
 
 static __thread bool inside;
 static atomic_bool initialized;
@@ -35,15 +34,6 @@ void hip_leave(struct hip_call *call)
 	if (call->is_outermost)
 		inside = fault_nested = false;
 	sim_leave(&call->call);
-}
-
-hipError_t hip_result(CUresult result)
-{
-	hipError_t error = (hipError_t)result;
-
-	if (hip_version() < HIP_VERSION_7_0 || (error && error != hipErrorNotReady))
-		hip_last_error = error;
-	return error;
 }
 
 CUresult hip_context(CUcontext *ret_context)
@@ -98,24 +88,6 @@ hipError_t hipRuntimeGetVersion(int *version)
 hipError_t hipDriverGetVersion(int *version)
 {
 	return hipRuntimeGetVersion(version);
-}
-
-hipError_t hipGetLastError(void)
-{
-	hipError_t error = hip_last_error;
-
-	hip_last_error = hipSuccess;
-	return error;
-}
-
-hipError_t hipExtGetLastError(void)
-{
-	return hipGetLastError();
-}
-
-hipError_t hipPeekAtLastError(void)
-{
-	return hip_last_error;
 }
 
 hipError_t hipGetDeviceCount(int *count)

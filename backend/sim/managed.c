@@ -22,11 +22,6 @@ struct policy {
 	bool accessed_by_cpu;
 };
 
-static size_t round_up(size_t value, size_t to)
-{
-	return (value + to - 1) / to * to;
-}
-
 static void policies_free(struct policy *policy)
 {
 	while (policy) {

@@ -27,11 +27,6 @@ struct small_block {
 
 static struct chunk *chunks; /* newest first, in the order of searching */
 
-static size_t round_up(size_t value, size_t to)
-{
-	return (value + to - 1) / to * to;
-}
-
 /*
  * Returns the first gap of `size_bytes` that starts on a multiple of `alignment`; 0 if there is
  * none.

@@ -31,12 +31,11 @@
 #define SIM_VA_END		0x7f8000000000ull
 #define SIM_SUBALLOCATION_BYTES 512
 
-/* ---- process.c: cuInit, fork, and the gate: the lock that every call passes ---- */
+/* ---- process.c: the process and the driver's threads ---- */
 
 struct sim_process {
 	pthread_mutex_t lock;
 	pthread_rwlock_t map_lock;
-	bool initialized;
 	unsigned index; /* slot in shared->processes */
 	uint64_t generation;
 	int lock_fd, control_fd, compute_fd;
@@ -49,6 +48,35 @@ struct sim_process {
 };
 
 extern struct sim_process sim;
+
+bool process_is_initialized(void);
+void process_set_initialized(void);
+/* Returns true in a child of a process that had called cuInit. */
+bool process_is_forked(void);
+void process_set_forked(void);
+/* Returns true after the driver's exit handler has run: then calls do nothing. */
+bool process_is_deinitialized(void);
+void process_set_deinitialized(void);
+/* Returns true in the threads of streams and of callbacks, where no call is permitted. */
+bool sim_on_callback_thread(void);
+void sim_set_callback_thread(void);
+/* Converts 0 or -errno to a CUresult. */
+CUresult sim_error_of(int error);
+int sim_thread_start(pthread_t *ret_thread, void *(*function)(void *), void *argument);
+/* Names the calling thread like a thread of the real driver. */
+void sim_thread_name(const char *name);
+static inline uint64_t sim_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+static inline size_t round_up(size_t value, size_t to)
+{
+	return (value + to - 1) / to * to;
+}
 
 /* ---- differences between the vendors: cuda_vendor.c, hip_vendor.c ---- */
 
@@ -87,10 +115,20 @@ struct sim_vendor {
 
 extern const struct sim_vendor sim_vendor;
 
+/* ---- device_list.c ---- */
+
 /* Restricts the process's devices to those of a list, in the list's order. NULL: all devices. */
 void devices_choose(const char *list);
 
-/* The part of an injected fault that takes effect after the call: fault.c. */
+/* ---- device_files.c ---- */
+
+/* Opens the files that the process should have open, and closes the others. Returns 0 or -EIO. */
+int device_files_open(void);
+void device_files_close(void);
+
+/* ---- fault.c ---- */
+
+/* The part of an injected fault that takes effect after the call. */
 enum fault_action { FAULT_NOTHING, FAULT_KILL, FAULT_STOP, FAULT_ABORT, FAULT_HANG, FAULT_HOLD };
 
 struct fault {
@@ -98,6 +136,22 @@ struct fault {
 	enum fault_action action;
 	bool late; /* at the end of the call */
 };
+
+enum fault_place { FAULT_TARGET, FAULT_CALLER };
+
+/*
+ * Applies the rules to this call: returns the error to inject, or SUCCESS, possibly with a later
+ * fault in *ret_after.
+ */
+CUresult fault_check(const char *name, enum fault_place place, struct fault *ret_after);
+void fault_act(const struct fault *fault);
+/*
+ * Set while this thread is inside another entry point; a rule for all calls ("*") then does not
+ * apply.
+ */
+extern __thread bool fault_nested;
+
+/* ---- gate.c: the lock that every call passes ---- */
 
 struct sim_call {
 	CUresult result;
@@ -124,53 +178,14 @@ void sim_leave(struct sim_call *call);
 	return sim_call_.result
 #define SIM_ENTER() SIM_ENTER_FLAGS(SIM_CALL_GATED)
 
-/* Also requires a current context that has not failed. */
-#define SIM_ENTER_CONTEXT(variable)                                             \
-	SIM_ENTER();                                                            \
-	CUcontext variable __attribute__((unused)) = context_current();         \
-	do {                                                                    \
-		CUresult context_result_ = context_check(context_of_streams()); \
-		if (context_result_)                                            \
-			return context_result_;                                 \
-	} while (0)
-
-/* Closes the gate and waits for calls and work to end; 0: no timeout. */
-CUresult gate_close(unsigned timeout_ms);
+/*
+ * Closes the gate and waits until no call is inside. At the deadline (0: none) opens it again and
+ * returns CUDA_ERROR_NOT_READY.
+ */
+CUresult gate_close(uint64_t deadline_ns);
 void gate_open(void);
-bool sim_on_callback_thread(void);
-/* Returns true after the driver's exit handler has run: then calls do nothing. */
-bool process_is_deinitialized(void);
-void sim_set_callback_thread(void);
-int device_files_open(void);
-void device_files_close(void);
-/* Converts 0 or -errno to a CUresult. */
-CUresult sim_error_of(int error);
-static inline uint64_t sim_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
-int sim_thread_start(pthread_t *ret_thread, void *(*function)(void *), void *argument);
-/* Names the calling thread like a thread of the real driver. */
-void sim_thread_name(const char *name);
-
-/* ---- fault.c ---- */
-
-enum fault_place { FAULT_TARGET, FAULT_CALLER };
-
-/*
- * Applies the rules to this call: returns the error to inject, or SUCCESS, possibly with a later
- * fault in *ret_after.
- */
-CUresult fault_check(const char *name, enum fault_place place, struct fault *ret_after);
-void fault_act(const struct fault *fault);
-/*
- * Set while this thread is inside another entry point; a rule for all calls ("*") then does not
- * apply.
- */
-extern __thread bool fault_nested;
+/* Marks the process as deinitialized, as soon as the gate is open. */
+void gate_deinitialize(void);
 
 /* ---- context.c ---- */
 
@@ -210,16 +225,36 @@ CUcontext context_current(void);
 CUcontext context_of_streams(void);
 /* Returns the owner of a green context, else the context itself. */
 CUcontext context_owner(CUcontext context);
-/* Create and end a green context. At its end its streams stay, detached. sim.lock is not held. */
-CUresult context_green_add(CUcontext owner, CUcontext *ret_context);
-void context_green_end(CUcontext context);
-/* Returns the primary context of a device. If there is none: created with @create, else NULL. */
-CUresult context_primary(int device, bool create, CUcontext *ret_context);
+/*
+ * A context, with its owner already set if it is a green one, enters the list of those that can be
+ * used, and leaves it (false: it was not in the list). Once it has ended it is kept, as threads may
+ * still have it as their current context. sim.lock is held.
+ */
+void context_list_add(CUcontext context);
+bool context_list_remove(CUcontext context);
+void context_keep_ended(CUcontext context);
+/* Returns a green context of this owner; NULL: none. */
+CUcontext context_green_of(CUcontext owner);
+/* The calling thread's stack of contexts. Push: if it is not full; pop: if there is a context. */
+bool context_stack_is_full(void);
+void context_push(CUcontext context);
+CUcontext context_pop(void);
 /* Replaces the calling thread's stack of contexts by this context; NULL: by none. */
 void context_make_current(CUcontext context);
 /* Returns an error if there is no context, or if the context is destroyed or has failed. */
 CUresult context_check(CUcontext context);
 bool context_valid(CUcontext context);
+
+/* Also requires a current context that has not failed. */
+#define SIM_ENTER_CONTEXT(variable)                                             \
+	SIM_ENTER();                                                            \
+	CUcontext variable __attribute__((unused)) = context_current();         \
+	do {                                                                    \
+		CUresult context_result_ = context_check(context_of_streams()); \
+		if (context_result_)                                            \
+			return context_result_;                                 \
+	} while (0)
+
 /* Returns the context for a call that has no context of its own, or NULL. */
 CUcontext context_first(int device);
 uint64_t context_vram_bytes(const struct CUctx_st *context);
@@ -233,6 +268,14 @@ void contexts_unaccount(void);
 void contexts_fail(CUresult result);
 bool device_valid(int device);
 bool device_has_context(int device);
+
+/* ---- context_life.c ---- */
+
+/* Create and end a green context. At its end its streams stay, detached. sim.lock is not held. */
+CUresult context_green_add(CUcontext owner, CUcontext *ret_context);
+void context_green_end(CUcontext context);
+/* Returns the primary context of a device. If there is none: created with @create, else NULL. */
+CUresult context_primary(int device, bool create, CUcontext *ret_context);
 
 /* ---- address.c: the address space and its mappings ---- */
 
@@ -357,7 +400,7 @@ struct allocation *allocation_add(CUdeviceptr start, size_t size_bytes, enum all
 				  int device);
 void allocation_remove(struct allocation *allocation);
 
-/* ---- memory.c and pool.c: allocations inside blocks ---- */
+/* ---- block.c: memory that is divided into allocations ---- */
 
 struct block {
 	struct block *next;
@@ -366,6 +409,18 @@ struct block {
 	size_t used_bytes;
 	struct span_table pieces;
 };
+
+/*
+ * Allocates from one of the blocks, or from a new block. Returns the start address and the block,
+ * or 0 and an error in *ret_result.
+ */
+CUdeviceptr block_take(struct block **blocks, int device, size_t size_bytes,
+		       enum mapping_access access, struct block **ret_block, CUresult *ret_result);
+void block_give(struct block *block, CUdeviceptr start);
+/* Releases unused blocks while more than `keep_bytes` are reserved. */
+uint64_t blocks_trim(struct block **blocks, uint64_t keep_bytes);
+
+/* ---- pool.c: the pools of the stream-ordered allocator ---- */
 
 #define POOL_MAGIC 0x504f4f4cu
 
@@ -383,24 +438,27 @@ struct CUmemPoolHandle_st {
 	CUmemAccess_flags access[SIM_MAX_GPUS]; /* access of the other GPUs */
 };
 
-/*
- * Allocates from one of the blocks, or from a new block. Returns the start address and the block,
- * or 0 and an error in *ret_result.
- */
-CUdeviceptr block_take(struct block **blocks, int device, size_t size_bytes,
-		       enum mapping_access access, struct block **ret_block, CUresult *ret_result);
-void block_give(struct block *block, CUdeviceptr start);
-/* Releases unused blocks while more than `keep_bytes` are reserved. */
-uint64_t blocks_trim(struct block **blocks, uint64_t keep_bytes);
-CUresult device_memory_alloc(CUcontext context, size_t size_bytes, CUdeviceptr *ret_pointer);
-CUresult device_memory_free(struct allocation *allocation);
-void context_memory_free(CUcontext context);
+/* sim.lock is held by the callers of all of these but the last two, which take it. */
+CUmemoryPool pool_new(int device);
+CUmemoryPool pool_default(int device);
+/* Returns the default pool of a location and a kind of memory, for cuMemGetDefaultMemPool. */
+CUmemoryPool pool_standing(const CUmemPoolProps *props);
+bool pool_valid(CUmemoryPool pool);
+CUresult pool_alloc(CUmemoryPool pool, CUcontext context, size_t bytes, CUdeviceptr *pointer);
+bool pool_free(struct allocation *allocation);
+/* Gives the other GPUs the pool's access to one of its blocks. */
+void pool_apply_access(const struct CUmemPoolHandle_st *pool, const struct block *block);
+void pool_trim(CUmemoryPool pool, uint64_t keep_bytes);
 /* Called wherever the program synchronizes: pools release memory above their threshold. */
 void pools_trim(void);
 /* Frees the pool allocation at `start`, once its stream has reached the free. */
 void pool_free_finished(CUdeviceptr start);
-bool pool_free(struct allocation *allocation);
-CUmemoryPool pool_default(int device);
+
+/* ---- memory.c ---- */
+
+CUresult device_memory_alloc(CUcontext context, size_t size_bytes, CUdeviceptr *ret_pointer);
+CUresult device_memory_free(struct allocation *allocation);
+void context_memory_free(CUcontext context);
 
 /* ---- managed.c ---- */
 
@@ -412,19 +470,17 @@ CUresult managed_address_take(size_t size_bytes, CUdeviceptr *ret_start);
 void managed_address_give(CUdeviceptr start);
 bool managed_memory_exists(void);
 
-/* ---- stream.c: ordered work ---- */
+/* ---- work.c: one operation, and the built-in kernels ---- */
 
-/*
- * A fence marks the completion of work; protected by work.lock. A fence without an operation of its
- * own is done when all its parts are done.
- */
-struct fence {
-	atomic_uint references;
-	bool done;
-	uint64_t time_ns;
-	size_t part_count;
-	struct fence **parts;
+struct kernel {
+	const char *name;
+	unsigned argument_count;
+	unsigned argument_bytes[4];
+	/* Returns false after an access to inaccessible memory. */
+	bool (*run)(CUcontext context, const void *arguments);
 };
+
+extern const struct kernel sim_kernels[]; /* the last entry has no name */
 
 enum work_kind {
 	WORK_NOTHING, /* waits, event records */
@@ -488,6 +544,70 @@ struct work {
 	};
 };
 
+void work_execute(CUcontext context, const struct work *work);
+void work_fail(CUcontext context, CUresult result);
+/*
+ * Between these calls ThreadSanitizer ignores memory accesses. It cannot see a real GPU's accesses
+ * to memory; here it would, and would need four times that memory for its shadow.
+ */
+void unseen_begin(void);
+void unseen_end(void);
+
+/* ---- capture.c: captures and the graphs that they fill ---- */
+
+#define GRAPH_MAGIC 0x47524148u
+
+struct graph_program {
+	atomic_uint references;
+	size_t count;
+	struct work items[];
+};
+
+struct CUgraphNode_st {
+	struct work work;
+};
+
+struct CUgraph_st {
+	unsigned magic;
+	struct CUgraphNode_st **nodes;
+	size_t count, capacity;
+};
+
+struct capture {
+	atomic_uint references;
+	uint64_t id;
+	CUstream origin;
+	CUgraph graph;
+	CUstreamCaptureMode mode;
+	pthread_t thread;
+	_Atomic bool invalidated;
+	bool ended;
+};
+
+CUgraph graph_new(void);
+void graph_free(CUgraph graph);
+CUresult graph_append(CUgraph graph, const struct work *work);
+void graph_program_unref(struct graph_program *program);
+struct capture *capture_ref(struct capture *capture);
+void capture_unref(struct capture *capture);
+CUresult capture_append(struct capture *capture, const struct work *work);
+/* The thread's capture mode: how strictly calls are refused during a capture. */
+extern __thread CUstreamCaptureMode capture_thread_mode;
+
+/* ---- stream.c: ordered work ---- */
+
+/*
+ * A fence marks the completion of work; protected by work.lock. A fence without an operation of its
+ * own is done when all its parts are done.
+ */
+struct fence {
+	atomic_uint references;
+	bool done;
+	uint64_t time_ns;
+	size_t part_count;
+	struct fence **parts;
+};
+
 #define STREAM_MAGIC 0x5354524du
 
 struct CUstream_st {
@@ -525,6 +645,8 @@ CUresult stream_argument(CUstream handle, CUstream *ret_stream);
 /* Set inside a _ptsz or _ptds variant: stream 0 is then the thread's own stream. */
 extern __thread bool per_thread_default;
 CUstream stream_create(CUcontext context, unsigned flags, int priority, bool legacy);
+/* Returns false if the program has no such stream. */
+bool stream_destroy(CUstream handle);
 void streams_destroy(CUcontext context);
 /*
  * Ends the context's default stream. The program's own streams remain but cannot be used; their
@@ -537,10 +659,9 @@ void streams_detach(CUcontext context);
  */
 CUresult stream_submit(CUstream stream, const struct work *work, struct fence *wait,
 		       struct fence **ret_fence);
+/* Returns true if all work of the stream has ended. */
+bool stream_done(CUstream stream);
 CUresult stream_wait(CUstream stream);
-/* Waits until the bits of @mask of a value in memory satisfy the condition. */
-CUresult stream_wait_value(CUstream handle, CUdeviceptr address, uint64_t value, uint64_t mask,
-			   unsigned flags, unsigned bytes);
 /*
  * Returns a fence for all work submitted to the context; NULL if there is none. Errors: 900 if one
  * of the context's streams is capturing (the captures are invalidated), 2 without memory.
@@ -553,14 +674,29 @@ void context_wait(CUcontext context);
 bool streams_idle_until(uint64_t deadline_ns);
 bool streams_idle(void);
 /*
- * Between these calls ThreadSanitizer ignores memory accesses. It cannot see a real GPU's accesses
- * to memory; here it would, and would need four times that memory for its shadow.
+ * Called by functions that are forbidden in a capturing stream or (NULL) could interact unsafely
+ * with an open capture. Returns 0, or the error after invalidating the capture.
  */
-void unseen_begin(void);
-void unseen_end(void);
+CUresult capture_forbids(CUstream stream);
+/*
+ * Invalidates every capture in the context, whatever its mode. Returns 900 if there was one, else
+ * 0.
+ */
+CUresult context_ends_captures(CUcontext context);
+CUresult stream_capture_begin(CUstream stream, struct capture *capture);
+/*
+ * Called when a stream waits for an event: the stream joins the event's capture, or the event's
+ * stream is joined.
+ */
+CUresult stream_capture_join(CUstream stream, struct CUevent_st *event);
+/* *ret_capture gets a reference even if the capture failed, but not if there was none. */
+CUresult stream_capture_end(CUstream stream, struct capture **ret_capture);
 
-void work_execute(CUcontext context, const struct work *work);
-void work_fail(CUcontext context, CUresult result);
+/* ---- stream_calls.c ---- */
+
+/* Waits until the bits of @mask of a value in memory satisfy the condition. */
+CUresult stream_wait_value(CUstream handle, CUdeviceptr address, uint64_t value, uint64_t mask,
+			   unsigned flags, unsigned bytes);
 
 /* ---- callback.c ---- */
 
@@ -591,74 +727,6 @@ CUevent event_make(CUcontext context, unsigned flags);
 bool events_shared_with_others(void);
 /* After a restore: registers interprocess events that the machine does not know. */
 void events_enter_again(void);
-
-/* ---- graph.c: capture and replay ---- */
-
-#define GRAPH_MAGIC 0x47524148u
-
-struct graph_program {
-	atomic_uint references;
-	size_t count;
-	struct work items[];
-};
-
-struct CUgraphNode_st {
-	struct work work;
-};
-
-struct CUgraph_st {
-	unsigned magic;
-	struct CUgraphNode_st **nodes;
-	size_t count, capacity;
-};
-
-struct capture {
-	atomic_uint references;
-	uint64_t id;
-	CUstream origin;
-	CUgraph graph;
-	CUstreamCaptureMode mode;
-	pthread_t thread;
-	_Atomic bool invalidated;
-	bool ended;
-};
-
-CUresult capture_append(struct capture *capture, const struct work *work);
-/* The thread's capture mode: how strictly calls are refused during a capture. */
-extern __thread CUstreamCaptureMode capture_thread_mode;
-/*
- * Called by functions that are forbidden in a capturing stream or (NULL) could interact unsafely
- * with an open capture. Returns 0, or the error after invalidating the capture.
- */
-CUresult capture_forbids(CUstream stream);
-/*
- * Invalidates every capture in the context, whatever its mode. Returns 900 if there was one, else
- * 0.
- */
-CUresult context_ends_captures(CUcontext context);
-CUresult stream_capture_begin(CUstream stream, struct capture *capture);
-/*
- * Called when a stream waits for an event: the stream joins the event's capture, or the event's
- * stream is joined.
- */
-CUresult stream_capture_join(CUstream stream, struct CUevent_st *event);
-/* *ret_capture gets a reference even if the capture failed, but not if there was none. */
-CUresult stream_capture_end(CUstream stream, struct capture **ret_capture);
-void capture_unref(struct capture *capture);
-struct capture *capture_ref(struct capture *capture);
-void graph_program_unref(struct graph_program *program);
-
-/* ---- module.c ---- */
-
-struct kernel {
-	const char *name;
-	unsigned argument_count;
-	unsigned argument_bytes[4];
-	/* Returns false after an access to inaccessible memory. */
-	bool (*run)(CUcontext context, const void *arguments);
-};
-
-extern const struct kernel sim_kernels[]; /* work.c; the last entry has no name */
 
 /* ---- vmm.c and ipc.c ---- */
 

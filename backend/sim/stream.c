@@ -27,7 +27,6 @@ static struct {
 #define PER_THREAD_STREAMS 8
 
 __thread bool per_thread_default;
-__thread CUstreamCaptureMode capture_thread_mode;
 static __thread struct {
 	CUcontext context;
 	CUstream stream;
@@ -121,13 +120,6 @@ bool streams_idle_until(uint64_t deadline_ns)
 	return work.pending == 0;
 }
 
-void work_fail(CUcontext context, CUresult result)
-{
-	int none = CUDA_SUCCESS;
-
-	atomic_compare_exchange_strong(&context_owner(context)->failure, &none, (int)result);
-}
-
 static void *stream_thread(void *argument)
 {
 	CUstream stream = argument;
@@ -214,6 +206,18 @@ static void stream_close(CUstream stream)
 	}
 	stream->closing = true;
 	pthread_cond_broadcast(&work.changed);
+}
+
+bool stream_destroy(CUstream handle)
+{
+	GCR_LOCK_SCOPE(&work.lock);
+
+	for (CUstream stream = work.streams; stream; stream = stream->next)
+		if (stream == handle && !stream->legacy && !stream->closing) {
+			stream_close(stream);
+			return true;
+		}
+	return false;
 }
 
 void streams_destroy(CUcontext context)
@@ -370,6 +374,13 @@ CUresult stream_submit(CUstream stream, const struct work *item, struct fence *w
 						  : capture_append(stream->capture, item);
 	}
 	return submit_locked(stream, item, wait, ret_fence);
+}
+
+bool stream_done(CUstream stream)
+{
+	GCR_LOCK_SCOPE(&work.lock);
+
+	return !stream->last || stream->last->done;
 }
 
 CUresult stream_wait(CUstream stream)
@@ -564,214 +575,4 @@ CUresult stream_capture_end(CUstream stream, struct capture **ret_capture)
 	if (capture->invalidated)
 		result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 	return result;
-}
-
-static CUresult create(CUcontext context, CUstream *phStream, unsigned flags, int priority)
-{
-	if (!phStream || flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
-		return CUDA_ERROR_INVALID_VALUE;
-	*phStream = stream_create(context, flags,
-				  priority < -5	 ? -5
-				  : priority > 0 ? 0
-						 : priority,
-				  false);
-	return *phStream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned flags, int priority)
-{
-	SIM_ENTER();
-	CUcontext context = context_of_streams();
-	CUresult result = context_check(context);
-
-	return result ? result : create(context, phStream, flags, priority);
-}
-
-CUresult cuStreamCreate(CUstream *phStream, unsigned flags)
-{
-	SIM_ENTER();
-	CUcontext context = context_of_streams();
-	CUresult result = context_check(context);
-
-	return result ? result : create(context, phStream, flags, 0);
-}
-
-CUresult cuStreamDestroy_v2(CUstream handle)
-{
-	SIM_ENTER();
-	GCR_LOCK_SCOPE(&work.lock);
-
-	if (!handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD)
-		return CUDA_ERROR_INVALID_HANDLE;
-	for (CUstream stream = work.streams; stream; stream = stream->next)
-		if (stream == handle && !stream->legacy && !stream->closing) {
-			stream_close(stream);
-			return CUDA_SUCCESS;
-		}
-	return CUDA_ERROR_INVALID_HANDLE;
-}
-
-CUresult cuStreamDestroy(CUstream handle)
-{
-	return cuStreamDestroy_v2(handle);
-}
-
-CUresult cuStreamQuery(CUstream handle)
-{
-	SIM_ENTER_STREAM(stream, handle);
-	CUresult result = capture_forbids(stream);
-
-	if (!result)
-		result = capture_forbids(NULL);
-	if (result)
-		return result;
-	GCR_LOCK_SCOPE(&work.lock);
-	return stream->last && !stream->last->done ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
-}
-
-CUresult cuStreamSynchronize(CUstream handle)
-{
-	SIM_ENTER_STREAM(stream, handle);
-	CUresult result = capture_forbids(stream);
-
-	if (!result)
-		result = capture_forbids(NULL);
-	if (result)
-		return result;
-	if (stream->legacy) {
-		/* The legacy stream waits for the blocking streams, as an operation in it would. */
-		struct work nothing = {.kind = WORK_NOTHING};
-
-		result = stream_submit(stream, &nothing, NULL, NULL);
-		if (result)
-			return result;
-	}
-	result = stream_wait(stream);
-	pools_trim();
-	return result;
-}
-
-CUresult cuStreamGetCtx(CUstream handle, CUcontext *pctx)
-{
-	SIM_ENTER_STREAM(stream, handle);
-	if (!pctx)
-		return CUDA_ERROR_INVALID_VALUE;
-	*pctx = stream->context;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuStreamGetFlags(CUstream handle, unsigned *flags)
-{
-	SIM_ENTER_STREAM(stream, handle);
-	if (!flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	*flags = stream->flags;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuStreamGetPriority(CUstream handle, int *priority)
-{
-	SIM_ENTER_STREAM(stream, handle);
-	if (!priority)
-		return CUDA_ERROR_INVALID_VALUE;
-	*priority = stream->priority;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
-{
-	SIM_ENTER_STREAM(stream, handle);
-	if (!id)
-		return CUDA_ERROR_INVALID_VALUE;
-	*id = stream->id;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuStreamGetDevice(CUstream handle, CUdevice *device)
-{
-	SIM_ENTER_STREAM(stream, handle);
-	if (!device)
-		return CUDA_ERROR_INVALID_VALUE;
-	*device = stream->context->device;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void *data, unsigned flags)
-{
-	SIM_ENTER_STREAM(stream, handle);
-	struct work item = {.kind = WORK_CALLBACK};
-	CUresult result;
-
-	if (!callback || flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	item.callback.function = callback;
-	item.callback.stream = handle;
-	item.callback.data = data;
-	result = callbacks_start(context_owner(stream->context));
-	return result ? result : stream_submit(stream, &item, NULL, NULL);
-}
-
-CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
-{
-	SIM_ENTER_STREAM(stream, handle);
-	struct work item = {.kind = WORK_HOST_FUNCTION};
-	CUresult result;
-
-	if (!function)
-		return CUDA_ERROR_INVALID_VALUE;
-	item.host.function = function;
-	item.host.data = data;
-	result = callbacks_start(context_owner(stream->context));
-	return result ? result : stream_submit(stream, &item, NULL, NULL);
-}
-
-static CUresult value_operation(CUstream handle, enum work_kind kind, CUdeviceptr address,
-				uint64_t value, uint64_t mask, unsigned flags, unsigned bytes)
-{
-	struct work item = {.kind = kind};
-	CUstream stream;
-	CUresult result = stream_argument(handle, &stream);
-
-	if (result)
-		return result;
-	if (!address || address % bytes)
-		return CUDA_ERROR_INVALID_VALUE;
-	item.value.address = address;
-	item.value.value = value;
-	item.value.mask = mask;
-	item.value.flags = flags;
-	item.value.bytes = bytes;
-	return stream_submit(stream, &item, NULL, NULL);
-}
-
-CUresult stream_wait_value(CUstream handle, CUdeviceptr address, uint64_t value, uint64_t mask,
-			   unsigned flags, unsigned bytes)
-{
-	return value_operation(handle, WORK_WAIT_VALUE, address, value, mask, flags, bytes);
-}
-
-CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned flags)
-{
-	SIM_ENTER();
-	return stream_wait_value(stream, addr, value, UINT64_MAX, flags, 4);
-}
-
-CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned flags)
-{
-	SIM_ENTER();
-	return stream_wait_value(stream, addr, value, UINT64_MAX, flags, 8);
-}
-
-CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
-				 unsigned flags)
-{
-	SIM_ENTER();
-	return value_operation(stream, WORK_WRITE_VALUE, addr, value, UINT64_MAX, flags, 4);
-}
-
-CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
-				 unsigned flags)
-{
-	SIM_ENTER();
-	return value_operation(stream, WORK_WRITE_VALUE, addr, value, UINT64_MAX, flags, 8);
 }

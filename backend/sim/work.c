@@ -232,6 +232,13 @@ static void ipc_record(const struct work *work)
 	shared_unlock();
 }
 
+void work_fail(CUcontext context, CUresult result)
+{
+	int none = CUDA_SUCCESS;
+
+	atomic_compare_exchange_strong(&context_owner(context)->failure, &none, (int)result);
+}
+
 void work_execute(CUcontext context, const struct work *work)
 {
 	const struct accessor by = {.devices = 1u << context->device, .peers = context->peers};
