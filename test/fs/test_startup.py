@@ -189,6 +189,38 @@ def test_helpers_of_another_user():
             refused(machine, result, f'all can write to {all_may}')
 
 
+def test_colon_in_a_trusted_path():
+    """A path that has been checked is one directory: its second half is none of whom we stand in."""
+    if not harness.is_root():
+        raise Skip('only root can give a file to another user')
+    with Bare() as machine:
+        theirs, ours, all_may = (f'{machine.directory}/{name}' for name in ('theirs', 'ours', 'all'))
+        ran = f'{theirs}/ran'
+        for path in (f'{theirs}/00', f'{ours}/pci0000:00', f'{ours}/0000;00', f'{all_may}/ours',
+                     f'{all_may}/ours:/none'):
+            os.makedirs(path)
+        os.chmod(all_may, 0o1777)
+        os.symlink(f'{ours}/pci0000:00', f'{ours}/link')
+        for path in f'{theirs}/00/gpucr-look', f'{all_may}/ours:/none/gpucr-look':
+            with open(path, 'w', encoding='utf-8') as program:
+                program.write(f'#!/bin/sh\n: >{ran}\n')
+            os.chmod(path, 0o755)
+            os.chown(path, 4001, 4001)
+        os.chown(f'{all_may}/ours:', 4001, 4001)
+        for name, value, words in (
+                ('GPUCR_HELPER_DIR', f'{ours}/pci0000:00', 'cannot be in a list'),
+                ('GPUCR_HELPER_DIR', f'{ours}/link', 'cannot be in a list'),
+                ('GPUCR_HELPER_DIR', f'{ours}:{ours}/link', 'cannot be in a list'),
+                ('GPUCR_HELPER_DIR', f'{all_may}/ours:/none', 'belongs to user 4001'),
+                ('GPUCR_SIM_LIBDIR', f'{ours}/link', 'cannot be in a list'),
+                ('GPUCR_SIM_LIBDIR', f'{ours}/0000;00', 'cannot be in a list'),
+                ('GPUCR_SIM_LIBDIR', f'/usr/$LIB/../../..{theirs}', 'No such file')):
+            result = machine.run('-f', '-o', machine.sim(), machine.mountpoint, cwd=theirs,
+                                 env={**machine.env, name: value})
+            check(not os.path.exists(ran), f'{name}={value}: root ran the program of a user')
+            refused(machine, result, words)
+
+
 def test_colon_in_the_helpers_directory():
     """Directories are divided by colons, unless there is one of the whole name."""
     with harness.Machine(start=False) as machine:

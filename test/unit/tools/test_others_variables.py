@@ -88,6 +88,15 @@ def test_code(top):
         if path != link:
             os.symlink(f'{SIM}/libcuda.so.1', f'{path}/libcuda.so.1')
         refused(show('--sim', GPUCR_SIM_LIBDIR=path), whose)
+    # To ld.so(8) one path is several directories, or another one.
+    for name in 'a:b', 'a;b', '$LIB':
+        path = make(f'{ours}/{name}', 0)
+        os.symlink(f'{SIM}/libcuda.so.1', f'{path}/libcuda.so.1')
+        os.symlink(path, f'{ours}/link to {name}')
+        for value in path, f'{ours}/link to {name}':
+            refused(show('--sim', GPUCR_SIM_LIBDIR=value), 'cannot be in LD_LIBRARY_PATH')
+        done = show(GPUCR_PRELOAD=library_in(path), GPUCR_PRELOAD_HIP='')
+        check((path in done.stdout) == (name == 'a;b'), done)
     # Who can change the link later cannot say then what is loaded.
     os.symlink(good, f'{theirs}/link.so')
     done = show(GPUCR_PRELOAD=f'{theirs}/link.so')
