@@ -142,7 +142,9 @@ static char *resolve(const char *path, char **ret_there)
 	return whole;
 }
 
-int gcr_trusted_path(const char *name, const char *path, char **ret_path, struct gcr_error *error)
+/* See trusted_path.h. @all_may_add: to the directory that the path leads to, if it is there. */
+static int find_trusted(const char *name, const char *path, bool all_may_add, char **ret_path,
+			struct gcr_error *error)
 {
 	_cleanup_free_ char *there = NULL;
 	_cleanup_free_ char *whole = resolve(path, &there);
@@ -164,7 +166,7 @@ int gcr_trusted_path(const char *name, const char *path, char **ret_path, struct
 				     "neither root nor you",
 				     name, path, maker);
 	find_owners(&owners);
-	keeps = strcmp(whole, there) || is_directory(there) ? 0 : S_ISVTX;
+	keeps = strcmp(whole, there) || (is_directory(there) && !all_may_add) ? 0 : S_ISVTX;
 	do {
 		if (owner_of(there, keeps, &owner) < 0)
 			return gcr_error_set(error, errno, "%s: %s: %s", name, there,
@@ -183,6 +185,17 @@ int gcr_trusted_path(const char *name, const char *path, char **ret_path, struct
 	} while (go_up(there));
 	*ret_path = TAKE_PTR(whole);
 	return 0;
+}
+
+int gcr_trusted_path(const char *name, const char *path, char **ret_path, struct gcr_error *error)
+{
+	return find_trusted(name, path, false, ret_path, error);
+}
+
+int gcr_trusted_directory(const char *name, const char *path, char **ret_path,
+			  struct gcr_error *error)
+{
+	return find_trusted(name, path, true, ret_path, error);
 }
 
 /* As gcr_trusted_path(), for a part of a list. -EINVAL: it would not be one part. */

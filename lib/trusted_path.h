@@ -18,10 +18,17 @@
 int gcr_trusted_path(const char *name, const char *path, char **ret_path, struct gcr_error *error);
 
 /*
- * The same of a list of directories, separated by ':', unless there is one of the whole name. Empty
- * ones are left out. Returns a list, in which each part begins with '/'. -EINVAL: a directory
- * without links has ':', ';' or '$' in its path, and would be several or others in the list, or in
- * LD_LIBRARY_PATH.
+ * The same of a directory to which all users may add files, as to /tmp, if it is there: nobody else
+ * can rename or remove it, or what belongs to root or to this user in it.
+ */
+int gcr_trusted_directory(const char *name, const char *path, char **ret_path,
+			  struct gcr_error *error);
+
+/*
+ * gcr_trusted_path() of a list of directories, separated by ':', unless there is one of the whole
+ * name. Empty ones are left out. Returns a list, in which each part begins with '/'. -EINVAL: a
+ * directory without links has ':', ';' or '$' in its path, and would be several or others in the
+ * list, or in LD_LIBRARY_PATH.
  */
 int gcr_trusted_paths(const char *name, const char *paths, char **ret_paths,
 		      struct gcr_error *error);
