@@ -114,6 +114,26 @@ def test_code(top):
     check(done.returncode == 0 and done.stdout.splitlines()[1] == SIM, done)
 
 
+def test_simulator(top):
+    """The simulator of root's program makes and changes files there."""
+    theirs, ours = make(f'{top}/simulator', OTHER), make(f'{top}/roots', 0, 0o1777)
+    link = f'{make(f"{top}/to it", 0)}/link'
+    os.symlink(theirs, link)
+
+    def attempt(value, user, *options):
+        return run(f'{BUILD}/tools/gpucr-run', *options, 'printenv', 'GPUCR_SIM_DIR', user=user,
+                   GPUCR_SIM_DIR=value)
+
+    for user in 0, USER:
+        for value in theirs, f'{theirs}/none', link:
+            refused(attempt(value, user, '--sim'), f'belongs to user {OTHER}')
+        refused(attempt(f'{ours}/none', user, '--sim'), 'all can write to')
+        for value in ours, f'{ours}/':
+            done = attempt(value, user, '--sim')
+            check(done.stdout == f'{ours}\n', done)
+    check(attempt(theirs, OTHER, '--sim').stdout == f'{theirs}\n', 'his own')
+
+
 def make_mount(path, owner):
     make(path, owner)
     make(f'{path}/123', owner)
@@ -159,5 +179,6 @@ if os.geteuid():
 with tempfile.TemporaryDirectory() as directory:
     os.chmod(directory, 0o755)
     test_code(directory)
+    test_simulator(directory)
     test_mounts(directory)
 print('ok')
