@@ -23,8 +23,10 @@
 #include "lib/mount.h"
 #include "lib/trusted_path.h"
 
-/* Each of these returns a path, which the caller frees; NULL: there is none; -errno, with a
- * message. */
+/*
+ * Each of these returns 0 and a path, which the caller frees, or no path (*ret_path stays as it
+ * is): there is none; or -errno, with a message.
+ */
 static int find_mount(char **ret_path, struct gcr_error *error)
 {
 	const char *given = getenv("GPUCR_MOUNT");
