@@ -144,25 +144,42 @@ static int open_runtime_directory(struct gcr_daemon *daemon, struct gcr_error *e
 	return 0;
 }
 
-/* Sets the directory of the device files, and exports the simulator's directory to the helpers. */
+/* The simulator's directory: of the option, of the environment, or the default. */
+static int find_simulator(const struct gcr_daemon *daemon, char **ret_directory,
+			  struct gcr_error *error)
+{
+	const char *given = getenv("GPUCR_SIM_DIR");
+	char *directory;
+
+	if (daemon->options.simulator_state)
+		directory = strdup(daemon->options.simulator_state);
+	else if (given && *given)
+		return gcr_trusted_directory("GPUCR_SIM_DIR", given, ret_directory, error);
+	else if (asprintf(&directory, "/dev/shm/gpucr-sim-%u", (unsigned int)geteuid()) < 0)
+		directory = NULL;
+	if (!directory)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	*ret_directory = directory;
+	return 0;
+}
+
+/*
+ * Sets the directory of the device files, and exports the simulator's directory to the helpers. On
+ * real GPUs a helper must find none: it would believe what the files there say of GPUs.
+ */
 static int set_device_directory(struct gcr_daemon *daemon, struct gcr_error *error)
 {
-	const char *state = daemon->options.simulator_state;
+	int result;
 
 	if (!daemon->options.simulator) {
+		unsetenv("GPUCR_SIM_DIR");
 		daemon->device_directory = strdup("/dev");
 		return daemon->device_directory ? 0 : gcr_error_set(error, ENOMEM, "out of memory");
 	}
-	if (!state)
-		state = getenv("GPUCR_SIM_DIR");
-	if (state)
-		daemon->device_directory = strdup(state);
-	else if (asprintf(&daemon->device_directory, "/dev/shm/gpucr-sim-%u",
-			  (unsigned int)geteuid()) < 0)
-		daemon->device_directory = NULL;
-	if (!daemon->device_directory || setenv("GPUCR_SIM_DIR", daemon->device_directory, 1))
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	return 0;
+	result = find_simulator(daemon, &daemon->device_directory, error);
+	if (!result && setenv("GPUCR_SIM_DIR", daemon->device_directory, 1))
+		result = gcr_error_set(error, ENOMEM, "out of memory");
+	return result;
 }
 
 /* Directories of programs or libraries, which the variable @name of the environment may contain. */

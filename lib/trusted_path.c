@@ -18,6 +18,9 @@
 #define OWNERS_MAX 64
 #define EVERYBODY  ((int64_t)-1)
 
+/* What divides a list of directories here or in LD_LIBRARY_PATH, or is replaced there. */
+#define MEANT_IN_LISTS ":;$"
+
 /*
  * Who can change the last step of the path: its owner, or everybody. @keeps: what the sticky bit
  * keeps as it is, S_ISVTX if something in the directory is meant that is there, 0 if it may be yet
@@ -86,9 +89,22 @@ static bool is_owner(const struct owners *owners, int64_t owner)
 	return false;
 }
 
+/* Has the path a step ".."? */
+static bool has_step_up(const char *path)
+{
+	for (const char *step = path; *step; step += strspn(step, "/")) {
+		size_t length = strcspn(step, "/");
+
+		if (length == 2 && !strncmp(step, "..", length))
+			return true;
+		step += length;
+	}
+	return false;
+}
+
 /*
  * Returns @path without links, and in *ret_there the part of it that is there; the caller frees
- * both. NULL: errno.
+ * both. NULL: errno. ENOENT: what is missing has a step "..", which leads out of what is there.
  */
 static char *resolve(const char *path, char **ret_there)
 {
@@ -116,13 +132,19 @@ static char *resolve(const char *path, char **ret_there)
 		cut[length] = '\0';
 	}
 	missing = start + length;
+	if (has_step_up(missing)) {
+		errno = ENOENT;
+		return NULL;
+	}
 	if (asprintf(&whole, "%s%s%s", there, *missing && there[1] ? "/" : "", missing) < 0)
 		return NULL;
 	*ret_there = TAKE_PTR(there);
 	return whole;
 }
 
-int gcr_trusted_path(const char *name, const char *path, char **ret_path, struct gcr_error *error)
+/* See trusted_path.h. @all_may_add: to the directory that the path leads to, if it is there. */
+static int find_trusted(const char *name, const char *path, bool all_may_add, char **ret_path,
+			struct gcr_error *error)
 {
 	_cleanup_free_ char *there = NULL;
 	_cleanup_free_ char *whole = resolve(path, &there);
@@ -144,7 +166,7 @@ int gcr_trusted_path(const char *name, const char *path, char **ret_path, struct
 				     "neither root nor you",
 				     name, path, maker);
 	find_owners(&owners);
-	keeps = strcmp(whole, there) || is_directory(there) ? 0 : S_ISVTX;
+	keeps = strcmp(whole, there) || (is_directory(there) && !all_may_add) ? 0 : S_ISVTX;
 	do {
 		if (owner_of(there, keeps, &owner) < 0)
 			return gcr_error_set(error, errno, "%s: %s: %s", name, there,
@@ -165,6 +187,36 @@ int gcr_trusted_path(const char *name, const char *path, char **ret_path, struct
 	return 0;
 }
 
+int gcr_trusted_path(const char *name, const char *path, char **ret_path, struct gcr_error *error)
+{
+	return find_trusted(name, path, false, ret_path, error);
+}
+
+int gcr_trusted_directory(const char *name, const char *path, char **ret_path,
+			  struct gcr_error *error)
+{
+	return find_trusted(name, path, true, ret_path, error);
+}
+
+/* As gcr_trusted_path(), for a part of a list. -EINVAL: it would not be one part. */
+static int trusted_part(const char *name, const char *path, char **ret_path,
+			struct gcr_error *error)
+{
+	_cleanup_free_ char *whole = NULL;
+	int r = gcr_trusted_path(name, path, &whole, error);
+
+	if (r < 0)
+		return r;
+	if (strpbrk(whole, MEANT_IN_LISTS))
+		return gcr_error_set(
+			error, EINVAL,
+			"%s: %s is not used: '%s' has one of the characters " MEANT_IN_LISTS
+			", and cannot be in a list",
+			name, path, whole);
+	*ret_path = TAKE_PTR(whole);
+	return 0;
+}
+
 int gcr_trusted_paths(const char *name, const char *paths, char **ret_paths,
 		      struct gcr_error *error)
 {
@@ -175,7 +227,7 @@ int gcr_trusted_paths(const char *name, const char *paths, char **ret_paths,
 	if (!rest)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	if (!access(paths, F_OK))
-		return gcr_trusted_path(name, paths, ret_paths, error);
+		return trusted_part(name, paths, ret_paths, error);
 	for (char *one; (one = strsep(&next, ":"));) {
 		_cleanup_free_ char *path = NULL;
 		char *longer;
@@ -183,7 +235,7 @@ int gcr_trusted_paths(const char *name, const char *paths, char **ret_paths,
 
 		if (!*one)
 			continue;
-		r = gcr_trusted_path(name, one, &path, error);
+		r = trusted_part(name, one, &path, error);
 		if (r < 0)
 			return r;
 		if (asprintf(&longer, "%s%s%s", all ? all : "", all ? ":" : "", path) < 0)

@@ -12,13 +12,23 @@
  * write to them, nor may they be on a FUSE mount of another user. What is missing at the end of the
  * path, where nobody else may be able to make it, is appended as it is. Returns the path
  * without links, which the caller frees, and has to use instead of @path: 0; -EPERM: another user
- * can change it; other -errno. Errors come with a message.
+ * can change it; -ENOENT: what is missing has a step ".."; other -errno. Errors come with a
+ * message.
  */
 int gcr_trusted_path(const char *name, const char *path, char **ret_path, struct gcr_error *error);
 
 /*
- * The same of a list of directories, separated by ':', unless there is one of the whole name. Empty
- * ones are left out.
+ * The same of a directory to which all users may add files, as to /tmp, if it is there: nobody else
+ * can rename or remove it, or what belongs to root or to this user in it.
+ */
+int gcr_trusted_directory(const char *name, const char *path, char **ret_path,
+			  struct gcr_error *error);
+
+/*
+ * gcr_trusted_path() of a list of directories, separated by ':', unless there is one of the whole
+ * name. Empty ones are left out. Returns a list, in which each part begins with '/'. -EINVAL: a
+ * directory without links has ':', ';' or '$' in its path, and would be several or others in the
+ * list, or in LD_LIBRARY_PATH.
  */
 int gcr_trusted_paths(const char *name, const char *paths, char **ret_paths,
 		      struct gcr_error *error);

@@ -269,6 +269,17 @@ class Machine:
             self.wait_status(demo.pid, 'engine', vendor.ENGINE)
         return demo
 
+    def demo_with_pid(self, pid, *arguments, **options):
+        """A program that gets this number, which is free; by root only."""
+        for _ in range(50):
+            with open('/proc/sys/kernel/ns_last_pid', 'w', encoding='ascii') as file:
+                file.write(str(pid - 1))
+            demo = self.demo(*arguments, **options)
+            if demo.pid == pid:
+                return demo.wait_ready()
+            demo.end()
+        raise Skip(f'no program gets the number {pid}')
+
     def has_library(self, command=None, env=None, **_):
         """Is a program that is started so to be served by the fast engine?"""
         env = {**self.env, **(env or {})}

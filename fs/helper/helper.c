@@ -61,23 +61,22 @@ static char **make_environment(const char *simulator_directory)
 
 char *gcr_helper_find(const char *directories, const char *program)
 {
-	size_t length;
-	char *path;
+	char *path = NULL;
 
-	if (asprintf(&path, "%s/%s", directories, program) < 0)
-		return NULL;
-	if (!access(path, X_OK))
-		return path;
-	free(path);
-	while (directories[length = strcspn(directories, ":")]) {
-		if (asprintf(&path, "%.*s/%s", (int)length, directories, program) < 0)
-			return NULL;
-		if (!access(path, X_OK))
-			return path;
-		free(path);
-		directories += length + 1;
-	}
-	return asprintf(&path, "%s/%s", directories, program) < 0 ? NULL : path;
+	do {
+		size_t length = strcspn(directories, ":");
+
+		/* A relative one would be below whatever directory we were started in. */
+		if (*directories == '/') {
+			free(path);
+			if (asprintf(&path, "%.*s/%s", (int)length, directories, program) < 0)
+				return NULL;
+			if (!access(path, X_OK))
+				return path;
+		}
+		directories += length + (directories[length] == ':');
+	} while (*directories);
+	return path;
 }
 
 static void format_uuid(const uint8_t uuid[GCR_UUID_BYTES], char text[2 * GCR_UUID_BYTES + 1])

@@ -89,7 +89,8 @@ int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_ki
 
 /*
  * The path of @program: in the first of @directories (separated by ':') that has it, or in the last
- * one if none has. The caller frees it. NULL: no memory.
+ * one if none has. Those that do not begin with '/' are left out. The caller frees the path. NULL:
+ * no memory, or no directory is left.
  */
 char *gcr_helper_find(const char *directories, const char *program);
 

@@ -307,19 +307,6 @@ def as_user(uid, function):
     return pid, end
 
 
-def demo_with_pid(machine, pid):
-    """A program of another user that gets this number, which is free."""
-    for _ in range(50):
-        with open('/proc/sys/kernel/ns_last_pid', 'w', encoding='ascii') as file:
-            file.write(str(pid - 1))
-        demo = machine.demo('--bytes', '4M', '--buffers', 1, '--tick', 20, uid=NOBODY,
-                            env={'GPUCR_PRELOAD_VMM': '1'})
-        if demo.pid == pid:
-            return demo.wait_ready()
-        demo.end()
-    raise Skip(f'no program gets the number {pid}')
-
-
 def test_old_connection_of_a_number_used_again():
     """An attacker's process connects, leaves the socket to its child, and ends. The number is then
     a victim's: what comes through the socket is not the victim's word."""
@@ -330,7 +317,8 @@ def test_old_connection_of_a_number_used_again():
         pid, end = as_user(4001, lambda: attack(machine, kept))
         os.close(end)
         os.waitpid(pid, 0)
-        victim = demo_with_pid(machine, pid)
+        victim = machine.demo_with_pid(pid, '--bytes', '4M', '--buffers', 1, '--tick', 20, uid=NOBODY,
+                                       env={'GPUCR_PRELOAD_VMM': '1'})
         machine.wait_status(victim.pid, 'registered', 'yes')
         os.write(keep, b'x')
         wait_for(lambda: 'its process has ended' in machine.log(), 'the attacker to be dropped')

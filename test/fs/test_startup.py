@@ -189,6 +189,73 @@ def test_helpers_of_another_user():
             refused(machine, result, f'all can write to {all_may}')
 
 
+def test_simulator_of_another_user():
+    """What a simulator's files say of GPUs, root's daemon believes only on the simulator, and not of a
+    directory that a user's variable names."""
+    if not harness.is_root():
+        raise Skip('only root can give a file to another user')
+    with Bare() as machine:
+        theirs, all_may, helpers = (f'{machine.directory}/{name}' for name in ('theirs', 'all', 'helpers'))
+        for path in theirs, all_may, helpers:
+            os.mkdir(path)
+        os.chown(theirs, 4001, 4001)
+        os.chmod(all_may, 0o777)
+        seen = f'{helpers}/seen'
+        with open(f'{helpers}/gpucr-look', 'w', encoding='utf-8') as program:
+            program.write(f'#!/bin/sh\nprintenv GPUCR_SIM_DIR >{seen}\n')
+        os.chmod(program.name, 0o755)
+
+        def attempt(options, value, words):
+            """The simulator's directory of the helpers."""
+            result = machine.run('-f', '-o', options, machine.mountpoint,
+                                 env={**machine.env, 'GPUCR_SIM_DIR': value, 'GPUCR_HELPER_DIR': helpers})
+            check(result.returncode == 1 and words in result.stderr, f'{words}: {result}')
+            return harness.read_file(seen).strip() if os.path.exists(seen) else None
+
+        sim = machine.sim()
+        for value in theirs, f'{theirs}/none':
+            equal(attempt(sim, value, f'{theirs} belongs to user 4001'), None)
+        equal(attempt(sim, all_may, f'all can write to {all_may}'), None)
+        os.chmod(all_may, 0o1777)
+        equal(attempt(sim, f'{all_may}/none', f'all can write to {all_may}'), None)
+        equal(attempt(sim, all_may, 'cannot be started'), all_may)
+        equal(attempt(f'{sim},sim={theirs}', theirs, 'cannot be started'), theirs)
+        for value in theirs, all_may:
+            equal(attempt(f'runtime_dir={machine.runtime}', value, 'cannot be started'), '')
+
+
+def test_colon_in_a_trusted_path():
+    """A path that has been checked is one directory: its second half is none of whom we stand in."""
+    if not harness.is_root():
+        raise Skip('only root can give a file to another user')
+    with Bare() as machine:
+        theirs, ours, all_may = (f'{machine.directory}/{name}' for name in ('theirs', 'ours', 'all'))
+        ran = f'{theirs}/ran'
+        for path in (f'{theirs}/00', f'{ours}/pci0000:00', f'{ours}/0000;00', f'{all_may}/ours',
+                     f'{all_may}/ours:/none'):
+            os.makedirs(path)
+        os.chmod(all_may, 0o1777)
+        os.symlink(f'{ours}/pci0000:00', f'{ours}/link')
+        for path in f'{theirs}/00/gpucr-look', f'{all_may}/ours:/none/gpucr-look':
+            with open(path, 'w', encoding='utf-8') as program:
+                program.write(f'#!/bin/sh\n: >{ran}\n')
+            os.chmod(path, 0o755)
+            os.chown(path, 4001, 4001)
+        os.chown(f'{all_may}/ours:', 4001, 4001)
+        for name, value, words in (
+                ('GPUCR_HELPER_DIR', f'{ours}/pci0000:00', 'cannot be in a list'),
+                ('GPUCR_HELPER_DIR', f'{ours}/link', 'cannot be in a list'),
+                ('GPUCR_HELPER_DIR', f'{ours}:{ours}/link', 'cannot be in a list'),
+                ('GPUCR_HELPER_DIR', f'{all_may}/ours:/none', 'belongs to user 4001'),
+                ('GPUCR_SIM_LIBDIR', f'{ours}/link', 'cannot be in a list'),
+                ('GPUCR_SIM_LIBDIR', f'{ours}/0000;00', 'cannot be in a list'),
+                ('GPUCR_SIM_LIBDIR', f'/usr/$LIB/../../..{theirs}', 'No such file')):
+            result = machine.run('-f', '-o', machine.sim(), machine.mountpoint, cwd=theirs,
+                                 env={**machine.env, name: value})
+            check(not os.path.exists(ran), f'{name}={value}: root ran the program of a user')
+            refused(machine, result, words)
+
+
 def test_colon_in_the_helpers_directory():
     """Directories are divided by colons, unless there is one of the whole name."""
     with harness.Machine(start=False) as machine:

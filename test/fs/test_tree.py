@@ -242,6 +242,27 @@ def test_a_process_appears_and_goes():
         events.close()
 
 
+def test_directory_of_a_number_used_again():
+    """Who stands in the directory of a process that has ended is not in that of the next one with its
+    number, which may be another user's (gpucr-migrate relies on it)."""
+    if not harness.is_root():
+        raise Skip('only root can become another user')
+    with Machine() as machine:
+        first = machine.ready_demo(uid=NOBODY)
+        directory = os.open(machine.path(first.pid), os.O_RDONLY | os.O_DIRECTORY)
+        ctl = os.open('ctl', os.O_WRONLY | os.O_APPEND, dir_fd=directory)
+        first.end()
+        second = machine.demo_with_pid(first.pid)
+        for _ in 'before', 'after':  # the new one has been looked up
+            for name in [*PROCESS, *DIRECTORIES]:
+                found = harness.error_of(lambda name=name: os.stat(name, dir_fd=directory))
+                check(found in ('ENOENT', 'ESRCH'), f'{name}: {found}')
+            equal(harness.error_of(lambda: os.write(ctl, b'freeze\n')), 'ESRCH')
+            equal(machine.status(second.pid)['state'], 'running')
+        os.close(ctl)
+        os.close(directory)
+
+
 def test_found_without_being_looked_for():
     """Nobody looks it up or lists: the watch on the device file finds it."""
     with Machine() as machine:

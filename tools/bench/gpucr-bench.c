@@ -360,8 +360,9 @@ static int find_paths(const struct bench_options *options, struct bench_paths *p
 		free(TAKE_PTR(paths->work));
 		return -errno;
 	}
+	/* Real GPUs are not what the simulator's files say. */
 	if (!options->simulator)
-		return 0;
+		return unsetenv("GPUCR_SIM_DIR") ? -errno : 0;
 	/* On an existing mount, use the mount's simulator. */
 	if (options->mount)
 		paths->simulator_state =

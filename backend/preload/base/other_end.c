@@ -46,6 +46,18 @@ static bool knows_all_users(void)
 	return strtoul(rest, NULL, 10) == UINT32_MAX;
 }
 
+/*
+ * Is @uid the only user of this program? One of root's that acts as a user for a moment
+ * (seteuid(2)) is root's.
+ */
+static bool is_only_ours(uid_t uid)
+{
+	uid_t real, effective, saved;
+
+	return !getresuid(&real, &effective, &saved) && real == uid && effective == uid &&
+	       saved == uid;
+}
+
 int gcr_other_end_trusted(int socket)
 {
 	struct ucred peer;
@@ -55,7 +67,7 @@ int gcr_other_end_trusted(int socket)
 		return -errno;
 	if (peer.uid == 0)
 		return 0;
-	if (peer.uid != geteuid())
+	if (!is_only_ours(peer.uid))
 		return -EPERM;
 	/* Our own id can be that of all unknown users, too. */
 	return peer.uid != overflow_id() || knows_all_users() ? 0 : -EPERM;

@@ -255,11 +255,13 @@ def check_metrics(abi, rows):
 def check_tools(verbs, verb_options):
     gpucr, run, demo = Page('gpucr.1'), Page('gpucr-run.1'), Page('gpucr-demo.1')
     migrate, swap = Page('gpucr-migrate.1'), Page('gpucr-swap.1')
+    # The scripts have it look for the mount.
+    of_mounts = set(re.findall(r'getenv\("(\w+)"\)', read('tools/trusted/gpucr-trusted.c')))
 
     check_same('verb or command', gpucr.name, gpucr.terms('VERBS', '[a-z]+'),
                verbs + ['ls', 'status'])
     check_same('variable', gpucr.name, gpucr.terms('ENVIRONMENT'),
-               set(re.findall(r'\$\{(GPUCR_\w+)', read('tools/gpucr.in'))))
+               set(re.findall(r'\$\{(GPUCR_\w+)', read('tools/gpucr.in'))) | of_mounts)
     code = set(re.findall(r'\$\{(GPUCR_\w+)', read('tools/gpucr-run.in')))
     for path in ('backend/preload/agent/connection.c', 'backend/preload/memory/memory.c'):
         code |= set(re.findall(r'getenv\("(GPUCR_\w+)"', read(path)))
@@ -270,7 +272,7 @@ def check_tools(verbs, verb_options):
     check_same('option', demo.name, demo.terms('OPTIONS'),
                [f'--{name}' for name in rows] + ['--help'])
     check_same('variable', migrate.name, migrate.terms('ENVIRONMENT'),
-               set(re.findall(r'\$\{(GPUCR_\w+)', read('tools/gpucr-migrate.in'))))
+               set(re.findall(r'\$\{(GPUCR_\w+)', read('tools/gpucr-migrate.in'))) | of_mounts)
     options = set(re.findall(r'--[a-z-]+(?=[ )])', '\n'.join(
         line for line in read('tools/gpucr-migrate.in').split('\n')
         if re.match(r' +(?:-h \| )?--[a-z].*\)', line))))

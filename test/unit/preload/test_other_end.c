@@ -60,6 +60,29 @@ static void test_users(void)
 	expect(-1, OURS, -EBADF);
 }
 
+/* A program of root's that acts as a user for a moment, or can act as root again, is not that
+ * user's. */
+static void test_other_ids(void)
+{
+	static const uid_t ids[][3] = {{0, OURS, 0}, {0, OURS, OURS}, {OURS, OURS, 0}};
+	int end = end_of(OURS), of_root = end_of(0);
+
+	for (size_t i = 0; i < sizeof(ids) / sizeof(*ids); i++) {
+		pid_t pid = fork();
+
+		CHECK(pid >= 0);
+		if (!pid) {
+			CHECK(setresuid(ids[i][0], ids[i][1], ids[i][2]) == 0);
+			CHECK(gcr_other_end_trusted(end) == -EPERM);
+			CHECK(gcr_other_end_trusted(of_root) == 0);
+			_exit(0);
+		}
+		CHECK(wait_for(pid) == 0);
+	}
+	close(end);
+	close(of_root);
+}
+
 static void write_map(pid_t pid, const char *name)
 {
 	char path[64], map[64];
@@ -124,6 +147,7 @@ int main(void)
 		return SKIPPED;
 	}
 	test_users();
+	test_other_ids();
 	test_namespace();
 	return 0;
 }

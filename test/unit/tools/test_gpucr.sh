@@ -325,7 +325,10 @@ cp "$work/status" "$GPUCR_MOUNT/status"
 
 env GPUCR_MOUNT="$work/none" "$gpucr" freeze 1 >"$work/out" 2>"$work/err"
 check 'no mount: status' 1 $?
-check_has 'no mount: words' 'no gpucrfs is mounted there' "$work/err"
+check_has 'no mount: words' 'does not answer: No such file or directory' "$work/err"
+env GPUCR_MOUNT="$work" "$gpucr" freeze 1 >"$work/out" 2>"$work/err"
+check 'no ctl: status' 1 $?
+check_has 'no ctl: words' 'no gpucrfs is mounted there' "$work/err"
 
 # Ended while its write waits, here because the pipe is full: `cancel` follows the verb, and what
 # becomes of the verb is waited for.

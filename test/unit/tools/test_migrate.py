@@ -336,6 +336,69 @@ def test_late():
     check(results[75] == 1, results)
 
 
+def use_number_again(world, number, moment):
+    """After the first command with this among its words, the process with the number, or the member of a
+    tree, ends, and the number is another user's process. Files of his are not to be sent."""
+    other = f'{world.root}/other'
+    shutil.copytree(f'{world.here}/{number}', other, ignore=lambda *_: ['snapshot'])
+    write(f'{other}/status', read(f'{other}/status').replace('start_ticks 7', 'start_ticks 8'))
+    write(f'{other}/snapshot/vram/secret', 'of another user\n')
+    os.mkdir(f'{world.root}/fake')
+    for name in 'rsh', 'rsync':
+        os.rename(f'{world.root}/bin/{name}', f'{world.root}/fake/{name}')
+        write(f'{world.root}/bin/{name}', f"""#!/bin/sh
+for word in . "$@"; do
+    [ ! -e "$word/vram/secret" ] || : >"$FAKE/leaked"
+done
+"$FAKE/fake/{name}" "$@"
+result=$?
+case "$*" in
+*'{moment}'*)
+    if [ -d "$FAKE/other" ]; then
+        rm -r "$FAKE/here/mnt/{number}"/*
+        mv "$FAKE/here/mnt/{number}" "$FAKE/ended"
+        mv "$FAKE/other" "$FAKE/here/mnt/{number}"
+    fi
+    ;;
+esac
+exit "$result"
+""")
+        os.chmod(f'{world.root}/bin/{name}', 0o755)
+
+
+def test_number_used_again():
+    """It is no other process that is frozen, dumped and sent."""
+    for state, moment in (('running', 'store_free_bytes'), ('running', 'made yes'), ('running', '--mkpath'),
+                          ('frozen', 'made yes'), ('frozen', '--mkpath')):
+        with World(state) as world:
+            use_number_again(world, 4711, moment)
+            case = f'{state}, {moment}'
+            check(world.run() == 1, f'{case}: {world.status} {world.err}')
+            check(not os.path.exists(f'{world.root}/leaked'), f'{case}: files were sent')
+            check(world.state('here', '4711') == state, f'{case}: {world.err}')
+            check(read(f'{world.here}/4711/error') == 'ok\n', f'{case}: it heard of a verb')
+            check(not os.path.exists(f'{world.there}/{PLACE}'), f'{case}: the place there')
+            check('4711 is not here any more' in world.err, f'{case}: {world.err}')
+
+
+def test_number_of_a_member_used_again():
+    """Of a tree, what is kept of another user's process is not sent either."""
+    for moment, sent in ('made yes', '4713'), ('processes/4712', '4712 4713'):
+        with World() as world:
+            status = f'{world.here}/4711/status'
+            write(status, read(status).replace('members -', 'members 4712 4713'))
+            shutil.rmtree(f'{world.here}/4711/snapshot')
+            for pid in 4712, 4713:
+                write(f'{world.here}/{pid}/status', f'pid {pid}\nstart_ticks 7{pid}\nvram_bytes 500\n')
+                write(f'{world.here}/{pid}/snapshot/vram/gpu0-6000', 'kept from before\n')
+            use_number_again(world, 4712, moment)
+            check(world.run() == 0, f'{moment}: {world.status} {world.err}')
+            check(not os.path.exists(f'{world.root}/leaked'), f'{moment}: files were sent')
+            kept = [re.search('processes/([0-9]+)/', words) for _, _, name, words in world.commands()
+                    if name == 'rsync']
+            check(' '.join(found.group(1) for found in kept if found) == sent, kept)
+
+
 def test_refusals():
     """What is seen before anything is changed."""
     def refusal(words, prepare, *options, target=('4711', 'host2'), status=1):

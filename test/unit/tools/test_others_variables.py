@@ -88,6 +88,15 @@ def test_code(top):
         if path != link:
             os.symlink(f'{SIM}/libcuda.so.1', f'{path}/libcuda.so.1')
         refused(show('--sim', GPUCR_SIM_LIBDIR=path), whose)
+    # To ld.so(8) one path is several directories, or another one.
+    for name in 'a:b', 'a;b', '$LIB':
+        path = make(f'{ours}/{name}', 0)
+        os.symlink(f'{SIM}/libcuda.so.1', f'{path}/libcuda.so.1')
+        os.symlink(path, f'{ours}/link to {name}')
+        for value in path, f'{ours}/link to {name}':
+            refused(show('--sim', GPUCR_SIM_LIBDIR=value), 'cannot be in LD_LIBRARY_PATH')
+        done = show(GPUCR_PRELOAD=library_in(path), GPUCR_PRELOAD_HIP='')
+        check((path in done.stdout) == (name == 'a;b'), done)
     # Who can change the link later cannot say then what is loaded.
     os.symlink(good, f'{theirs}/link.so')
     done = show(GPUCR_PRELOAD=f'{theirs}/link.so')
@@ -103,6 +112,26 @@ def test_code(top):
     check(done.returncode == 0 and 'libgpucr' not in done.stdout, done)
     done = show('--sim', GPUCR_SIM_LIBDIR=SIM, user=USER)
     check(done.returncode == 0 and done.stdout.splitlines()[1] == SIM, done)
+
+
+def test_simulator(top):
+    """The simulator of root's program makes and changes files there."""
+    theirs, ours = make(f'{top}/simulator', OTHER), make(f'{top}/roots', 0, 0o1777)
+    link = f'{make(f"{top}/to it", 0)}/link'
+    os.symlink(theirs, link)
+
+    def attempt(value, user, *options):
+        return run(f'{BUILD}/tools/gpucr-run', *options, 'printenv', 'GPUCR_SIM_DIR', user=user,
+                   GPUCR_SIM_DIR=value)
+
+    for user in 0, USER:
+        for value in theirs, f'{theirs}/none', link:
+            refused(attempt(value, user, '--sim'), f'belongs to user {OTHER}')
+        refused(attempt(f'{ours}/none', user, '--sim'), 'all can write to')
+        for value in ours, f'{ours}/':
+            done = attempt(value, user, '--sim')
+            check(done.stdout == f'{ours}\n', done)
+    check(attempt(theirs, OTHER, '--sim').stdout == f'{theirs}\n', 'his own')
 
 
 def make_mount(path, owner):
@@ -150,5 +179,6 @@ if os.geteuid():
 with tempfile.TemporaryDirectory() as directory:
     os.chmod(directory, 0o755)
     test_code(directory)
+    test_simulator(directory)
     test_mounts(directory)
 print('ok')
