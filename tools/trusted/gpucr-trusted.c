@@ -5,8 +5,8 @@
  *
  *     gpucr-trusted file NAME PATH        a file or directory, which the variable NAME contains
  *     gpucr-trusted directory NAME PATH   a directory to which all may add files
- *     gpucr-trusted mount                 the mount of GPUCR_MOUNT, else the first of ours or
- * root's
+ *     gpucr-trusted mount                 the mount of GPUCR_MOUNT, else the first one of
+ *                                         this user's or root's
  *
  * Prints the path without links, or nothing if there is none, and exits with 0; or prints why it is
  * not used, and exits with 1. 2: the arguments are wrong.
