@@ -209,6 +209,24 @@ def test_many_of_root_of_a_container():
     root_goes_on(HeldInContainer)
 
 
+def test_many_of_the_writer():
+    """He is known as one of our namespace without a look at him; his process is the one that is not
+    looked at, until his others have ended."""
+    with attacked() as (machine, _, _):
+        theirs = machine.ready_demo(uid=NOBODY)
+        held = [Held(machine, 'exec', known=False) for _ in range(SILENT_OWNER_MAX + 1)]
+        for one in held:
+            machine.write(None, f'freeze {one.pid}')
+        writer = machine.writer(theirs.pid, 'freeze', uid=NOBODY)
+        check(soon('verb', writer.result) != 'ok', 'it cannot have been looked at')
+        words = machine.error(theirs.pid)
+        check('the opener or the writer' not in words, words)
+        for one in held:
+            one.popen.send_signal(signal.SIGTERM)
+        wait_for(lambda: machine.writer(theirs.pid, 'freeze', uid=NOBODY).result() == 'ok',
+                 'it to be looked at again')
+
+
 def ends_soon(*hows, at_verb=False):
     with attacked(*hows) as (machine, _, held):
         soon('ls', machine.pids)
