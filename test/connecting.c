@@ -4,12 +4,15 @@
  *  - connects the sockets that the program has inherited to the daemon. A connection speaks for the
  *    program that has made it, and no longer for one that this program becomes by execve(2).
  *    GPUCR_TEST_CONNECT is the daemon's socket and then the descriptors, after colons;
- *  - on SIGUSR1 has the program become $GPUCR_TEST_NEXT.
+ *  - on SIGUSR1 has the program become $GPUCR_TEST_NEXT;
+ *  - on SIGUSR2, with GPUCR_TEST_UNDUMPABLE, has its /proc/PID belong to root, as execve(2) of a
+ *    set-user-ID program does.
  */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -22,6 +25,11 @@ static void become(int number)
 	_exit(number);
 }
 
+static void become_undumpable(int number)
+{
+	prctl(PR_SET_DUMPABLE, 0);
+}
+
 __attribute__((constructor)) static void start(void)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -30,6 +38,8 @@ __attribute__((constructor)) static void start(void)
 	next = getenv("GPUCR_TEST_NEXT");
 	if (next)
 		signal(SIGUSR1, become);
+	if (getenv("GPUCR_TEST_UNDUMPABLE"))
+		signal(SIGUSR2, become_undumpable);
 	if (!text)
 		return;
 	text = strdup(text);

@@ -22,6 +22,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/lock.h"
+#include "lib/proc_source.h"
 #include "lib/procfs.h"
 
 #define PATH_BYTES 32
@@ -153,8 +154,12 @@ void gcr_credentials_take(const struct fuse_ctx *caller, struct gcr_credentials 
 	if (caller->pid <= 0 || gcr_proc_status(caller->pid, &status) < 0)
 		return;
 	local = is_in_ours(caller->pid, "pid", &ret_credentials->namespace_fd);
-	/* The caller is not dumpable, and we are not root. */
-	if (local == -EACCES)
+	/*
+	 * The caller is not dumpable, and we are not root; or its owner has many processes that do
+	 * not let themselves be looked at. A process with one pid is in our namespace, so the look
+	 * is needed for another namespace only.
+	 */
+	if (local == -EACCES || (gcr_proc_is_silent(local) && status.ns_pids_count == 1))
 		local = status.ns_pids_count == 1;
 	ret_credentials->is_local = local == 1;
 	ret_credentials->is_unknown = local == -ETIMEDOUT || local == -EBUSY;

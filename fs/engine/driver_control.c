@@ -160,7 +160,8 @@ int gcr_driver_to_checkpointed(struct gcr_driver_session *driver, struct gcr_err
 			continue;
 		if (answer.error)
 			result = gcr_error_set(error, EIO, "%s", answer.words);
-		if (gcr_driver_is_hopeless(driver, result, since_usec))
+		/* An owner who has changed is not waited for: he does not change back. */
+		if (result == -EPERM || gcr_driver_is_hopeless(driver, result, since_usec))
 			return gcr_driver_stuck(state, result, error);
 		gcr_driver_session_pause(driver, GCR_DRIVER_RETRY_MSEC);
 	}

@@ -58,15 +58,32 @@ static bool is_writers(const struct gcr_driver_session *driver)
 	       (!gcr_process_find_owner(driver->process, &owner, &group) && owner == writer);
 }
 
+/*
+ * Does the process have the owner that it had when the session began? It has another one as a
+ * set-user-ID program, but also once it has made itself not dumpable.
+ */
+static bool has_first_owner(const struct gcr_driver_session *driver)
+{
+	uid_t owner;
+	gid_t group;
+
+	return !gcr_process_find_owner(driver->process, &owner, &group) && owner == driver->owner;
+}
+
 void gcr_driver_session_init(struct gcr_driver_session *driver, struct gcr_task *task,
 			     const char *engine)
 {
+	gid_t group;
+
 	*driver = (struct gcr_driver_session){.task = task,
 					      .process = task->process,
 					      .daemon = task->process->daemon,
 					      .vendor = task->process->vendor,
 					      .engine = engine};
+	/* The owner last: if the program is still the same later, the owner was its own. */
 	gcr_proc_program(task->process->pid, &driver->program);
+	if (gcr_process_find_owner(task->process, &driver->owner, &group) < 0)
+		driver->owner = (uid_t)-1;
 	driver->is_of_another = !is_writers(driver);
 }
 
@@ -375,16 +392,12 @@ static int call(struct gcr_driver_session *driver, uint16_t type, uint32_t timeo
 	return result;
 }
 
-/*
- * May the program that the process has now be locked? Its user is checked too: a process can keep
- * its program from being found out. A thaw that is undone locks whatever it has begun to thaw.
- * -ESRCH, -EPERM.
- */
-static int check_program(struct gcr_driver_session *driver, struct gcr_error *error)
+int gcr_driver_may_lock(struct gcr_driver_session *driver, struct gcr_error *error)
 {
 	if (gcr_driver_sees_other_program(driver))
 		return say_ending(driver, error);
-	if (driver->task->from == GCR_STATE_RUNNING && !is_writers(driver))
+	if (!has_first_owner(driver) ||
+	    (driver->task->from == GCR_STATE_RUNNING && !is_writers(driver)))
 		return gcr_driver_of_another(driver, error);
 	return 0;
 }
@@ -399,14 +412,14 @@ static int lock(struct gcr_driver_session *driver, uint32_t timeout_ms, struct g
 {
 	struct gcr_result unlocked;
 	struct gcr_error other;
-	int result = check_program(driver, error);
+	int result = gcr_driver_may_lock(driver, error);
 	int allowed;
 
 	if (!result)
 		result = call(driver, GCR_MESSAGE_LOCK, timeout_ms, ret, error);
 	if (result < 0 || ret->error)
 		return result;
-	allowed = check_program(driver, &other);
+	allowed = gcr_driver_may_lock(driver, &other);
 	if (!allowed)
 		return 0;
 	result = call(driver, GCR_MESSAGE_UNLOCK, 0, &unlocked, error);

@@ -32,6 +32,7 @@ struct gcr_driver_session {
 	struct gcr_vendor *vendor;	 /* of the process, for the session's lifetime */
 	const char *engine;		 /* the engine's name, for records */
 	struct gcr_proc_program program; /* of the process, when the session began; 0: unknown */
+	uid_t owner;	    /* of the process, when the session began; (uid_t)-1: it had ended */
 	bool is_of_another; /* it was not the writer's then, as when the verb was written */
 	struct gcr_helper *helper;
 	struct gcr_record record;
@@ -103,6 +104,14 @@ bool gcr_driver_session_must_leave(struct gcr_driver_session *driver);
  * has had. False also if the process does not let itself be looked at.
  */
 bool gcr_driver_sees_other_program(struct gcr_driver_session *driver);
+
+/*
+ * May the program that the process has now be locked? A process can keep its program from being
+ * found out, but not its owner, so that must be the one of when the session began, and of a running
+ * process the writer. A thaw that is undone locks what it has begun to thaw, whoever has written
+ * it. -ESRCH: the process has another program; -EPERM: it has, or may have, another user's.
+ */
+int gcr_driver_may_lock(struct gcr_driver_session *driver, struct gcr_error *error);
 
 /*
  * Is the program ending, so that there is nothing to take from it or to give back? True if the

@@ -32,7 +32,7 @@
 /* The kernel may return the VRAM of a frozen process a little later (see vmm_released.c). */
 #define RETURN_USEC (2 * GCR_USEC_PER_SEC)
 
-struct gcr_swap *gcr_swap_create(const struct gcr_command *command)
+struct gcr_swap *gcr_swap_create(const struct gcr_command *command, struct gcr_admission *admission)
 {
 	struct gcr_swap *swap = calloc(1, sizeof(*swap));
 
@@ -45,6 +45,7 @@ struct gcr_swap *gcr_swap_create(const struct gcr_command *command)
 		.writer = command->writer,
 		.rights = command->rights,
 	};
+	swap->admission = admission;
 	pthread_mutex_init(&swap->lock, NULL);
 	pthread_cond_init(&swap->changed, NULL);
 	return swap;
@@ -54,6 +55,9 @@ void gcr_swap_destroy(struct gcr_swap *swap)
 {
 	if (!swap)
 		return;
+	/* The two tasks end the need. One that was left would be in the list after it is freed. */
+	if (swap->need.is_noted)
+		gcr_admission_end_need(swap->admission, &swap->need);
 	pthread_cond_destroy(&swap->changed);
 	pthread_mutex_destroy(&swap->lock);
 	free(swap);
@@ -202,6 +206,33 @@ uint32_t gcr_swap_take_admission(struct gcr_task *task)
 	return mask;
 }
 
+void gcr_swap_end_admission(struct gcr_swap *swap, bool has_failed)
+{
+	uint32_t mask = 0;
+
+	pthread_mutex_lock(&swap->lock);
+	if (!has_failed || swap->frozen < GCR_SWAP_BEGUN) {
+		swap->is_over = true;
+		/* With the lock held all the time: no task can turn the mask into a need again. */
+		mask = swap->admitted;
+		swap->admitted = 0;
+		gcr_admission_end_need(swap->admission, &swap->need);
+	}
+	pthread_mutex_unlock(&swap->lock);
+	if (mask)
+		gcr_admission_leave(swap->admission, mask);
+}
+
+void gcr_swap_give_up_locked(struct gcr_swap *swap, const struct gcr_need *need)
+{
+	if (swap->is_over || !swap->admitted)
+		return;
+	if (!swap->need.is_noted)
+		swap->need = *need;
+	gcr_admission_give_up(swap->admission, swap->admitted, &swap->need);
+	swap->admitted = 0;
+}
+
 void gcr_swap_let_others(struct gcr_driver_session *driver, const struct gcr_snapshot *snapshot)
 {
 	struct gcr_process *frozen = gcr_task_sibling(driver->task, 1);
@@ -220,11 +251,7 @@ void gcr_swap_let_others(struct gcr_driver_session *driver, const struct gcr_sna
 	pthread_mutex_lock(&swap->lock);
 	swap->is_stuck |= gcr_swap_thaws(driver->task);
 	/* Until the swap is over, room is kept for the process that may come back. */
-	if (swap->admitted && !swap->need.is_noted)
-		swap->need = need;
-	if (swap->admitted)
-		gcr_admission_give_up(driver->daemon->admission, swap->admitted, &swap->need);
-	swap->admitted = 0;
+	gcr_swap_give_up_locked(swap, &need);
 	is_to_fail = gcr_swap_freezes(driver->task) && !driver->task->is_undoing &&
 		     swap->thawed < GCR_SWAP_DECIDED;
 	pthread_mutex_unlock(&swap->lock);

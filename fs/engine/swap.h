@@ -12,15 +12,20 @@
 
 #include "fs/verb/task.h"
 
+struct gcr_admission;
 struct gcr_driver_session;
 struct gcr_snapshot;
 
 /* Progress of the two tasks. Shared by their threads; lives as long as the operation. */
 struct gcr_swap;
 
-/* Creates the swap of the thaw @command. NULL: out of memory. */
-struct gcr_swap *gcr_swap_create(const struct gcr_command *command);
-void gcr_swap_destroy(struct gcr_swap *swap);
+/*
+ * Creates the swap of the thaw @command. @admission: the daemon's, which lives longer than the
+ * swap. NULL: out of memory. gcr_swap_destroy() frees the swap, and ends its need.
+ */
+struct gcr_swap *gcr_swap_create(const struct gcr_command *command,
+				 struct gcr_admission *admission);
+void gcr_swap_destroy(struct gcr_swap *swap); /* NULL is allowed */
 
 /* The command of the freeze. It belongs to the swap. */
 const struct gcr_command *gcr_swap_freeze(const struct gcr_swap *swap);

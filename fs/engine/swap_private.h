@@ -32,9 +32,10 @@ enum gcr_swap_progress {
 	GCR_SWAP_FAILED,
 };
 
-/* One swap. `lock` guards all fields but `freeze`, which is constant. */
+/* One swap. `lock` guards all fields but `freeze` and `admission`, which are constant. */
 struct gcr_swap {
 	struct gcr_command freeze;
+	struct gcr_admission *admission;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	enum gcr_swap_progress frozen;
@@ -43,7 +44,8 @@ struct gcr_swap {
 	int64_t stopped_usec; /* when the freeze noticed that the two are to stop; 0: not yet */
 	int64_t undone_usec;  /* until when an undo of the freeze waits for others */
 	uint32_t admitted;    /* mask of GPUs whose admission is kept for a roll-back */
-	bool is_over;	      /* the admission is no longer kept: no roll-back, or not soon */
+	/* The admission is no longer kept, and no need noted: no roll-back, or not soon. */
+	bool is_over;
 	bool has_left;	      /* the thaw no longer needs its admission */
 	bool is_stuck;	      /* the thaw's process does not answer */
 	struct gcr_need need; /* replaces `admitted` when one of the two does not answer */
@@ -63,5 +65,18 @@ void gcr_swap_wait_a_moment(struct gcr_swap *swap, const enum gcr_swap_progress 
  * its process does not answer. Returns the thaw's progress.
  */
 enum gcr_swap_progress gcr_swap_wait_for_thaw(struct gcr_task *task, int64_t usec);
+
+/*
+ * Gives up the admission that is kept for a roll-back, and ends the need that has replaced it: the
+ * swap keeps nothing from then on. A thaw that @has_failed takes neither from a freeze that may
+ * have to take VRAM again; the freeze gives them up itself. No lock is held by the caller.
+ */
+void gcr_swap_end_admission(struct gcr_swap *swap, bool has_failed);
+
+/*
+ * Gives the kept admission to others, and notes @need (which is copied, and is not noted) in its
+ * place. Does nothing if no admission is kept. Lock: swap->lock.
+ */
+void gcr_swap_give_up_locked(struct gcr_swap *swap, const struct gcr_need *need);
 
 #endif

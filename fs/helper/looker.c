@@ -15,7 +15,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fs/base/credentials.h"
 #include "fs/base/log.h"
+#include "fs/base/quota.h"
 #include "fs/helper/helper_process.h"
 #include "fs/helper/looker_private.h"
 #include "fs/helper/looker_process.h"
@@ -44,8 +46,9 @@
 #define ABANDONED_MAX	    16
 #define ABANDONED_OWNER_MAX 2
 
-#define SILENT_OWNER_MAX 16 /* an owner with more silent processes is not looked at */
-#define SLOW_OWNER_MAX	 2  /* slow looks at one owner's processes at a time */
+/* An owner with more silent processes is not looked at: see has_too_many_silent(). */
+#define SILENT_OWNER_MAX 16
+#define SLOW_OWNER_MAX	 2 /* slow looks at one owner's processes at a time */
 
 /*
  * An owner's other processes get less time if he has more silent processes than the first limit, or
@@ -54,7 +57,7 @@
  */
 #define PATIENT_OWNER_MAX 2
 #define PATIENT_MAX	  8
-/* With more silent processes of all owners, an owner with any gets no slow look. */
+/* With more silent processes of all owners, one with any (not a trusted one) gets no slow look. */
 #define HURRIED_MAX	  64
 #define HURRIED_USEC	  (100 * GCR_USEC_PER_MSEC)
 
@@ -128,9 +131,35 @@ static bool is_hindered(const struct share *share)
 	return share->slow || share->abandoned || share->silent;
 }
 
+/* Root of a container is another owner: see gcr_looker_owner(). */
 static bool is_trusted(uid_t owner)
 {
 	return !owner || owner == geteuid();
+}
+
+/*
+ * Has the owner so many silent processes that none of his processes is looked at? A trusted owner
+ * has not, because verbs of all users need looks at root's processes.
+ *
+ * A user may have a hand in silent processes of root's (a set-user-ID program, say), but does not
+ * occupy the helpers by them. A look at a process that answers has its helper for a moment. One at
+ * a process that does not answer is slow, and may_be_slow() gives a trusted owner with many silent
+ * processes only SLOW_OWNER_MAX helpers at a time for longer than SOON_USEC, each of them for
+ * HURRIED_USEC at most; the process is then paused.
+ */
+static bool has_too_many_silent(uid_t owner, const struct share *share)
+{
+	return share->silent > SILENT_OWNER_MAX && !is_trusted(owner);
+}
+
+/* May one more look at a process of this owner be slow? */
+static bool may_be_slow(uid_t owner, const struct share *share)
+{
+	bool is_limited = !is_trusted(owner) || share->silent > SILENT_OWNER_MAX;
+
+	if (is_limited && share->slow >= SLOW_OWNER_MAX)
+		return false;
+	return is_trusted(owner) || !share->silent || pool.silent.count <= HURRIED_MAX;
 }
 
 static void add_locked(struct gcr_one_look *look)
@@ -150,6 +179,12 @@ static void remove_locked(struct gcr_one_look *look)
 	pthread_cond_broadcast(&pool.changed);
 }
 
+/* All waits but those on memory end with SIGKILL. */
+static bool waits_for_memory(enum gcr_silent_kind kind)
+{
+	return kind == GCR_SILENT_MEMORY || kind == GCR_SILENT_SENT;
+}
+
 /*
  * Is the process not looked at now, because it is paused, or because its owner (or all owners) have
  * too many silent processes or helpers that cannot be killed?
@@ -161,13 +196,10 @@ static bool is_refused_locked(const struct gcr_one_look *look, const struct shar
 
 	if (gcr_silent_pauses(&pool.silent, look->request->pid, look->kind, gcr_clock_usec()))
 		return true;
-	/*
-	 * All waits but those on memory end with SIGKILL; so @most only guards against unknown
-	 * cases.
-	 */
-	if (share->silent > SILENT_OWNER_MAX || pool.abandoned_count >= most)
+	/* @most only guards against unknown cases. */
+	if (has_too_many_silent(look->owner, share) || pool.abandoned_count >= most)
 		return true;
-	return look->kind != GCR_SILENT_ALL &&
+	return waits_for_memory(look->kind) &&
 	       (share->abandoned >= ABANDONED_OWNER_MAX ||
 		(share->abandoned && pool.abandoned_count >= ABANDONED_MAX));
 }
@@ -189,15 +221,33 @@ static bool has_room_locked(const struct gcr_one_look *look, const struct share 
 
 /* ---- helpers ---- */
 
-/* (uid_t)-1: a process that has ended. */
-uid_t gcr_looker_owner(pid_t pid)
+/* As gcr_looker_owner(). -ESRCH: the process has ended; *ret_owner is set all the same. */
+static int find_owner(pid_t pid, uid_t *ret_owner)
 {
 	struct gcr_proc_status status;
+	int r = gcr_proc_status(pid, &status);
 
+	*ret_owner = GCR_QUOTA_OTHER_ROOT;
+	if (r < 0)
+		return r;
+	/*
+	 * Files of /proc tell whether this root is our own, and never block, as a look at a
+	 * namespace would.
+	 */
+	if (!status.real_uid && gcr_credentials_seem_contained(pid))
+		return 0;
 	/* The real user: a set-user-ID program still counts for the user who started it. */
-	if (gcr_proc_status(pid, &status) < 0)
-		return (uid_t)-1;
-	return pool.owner_of ? pool.owner_of(status.real_uid, pool.owner_data) : status.real_uid;
+	*ret_owner = pool.owner_of ? pool.owner_of(status.real_uid, pool.owner_data)
+				   : status.real_uid;
+	return 0;
+}
+
+uid_t gcr_looker_owner(pid_t pid)
+{
+	uid_t owner;
+
+	find_owner(pid, &owner);
+	return owner;
 }
 
 /*
@@ -211,7 +261,8 @@ static int await_turn_locked(struct gcr_one_look *look)
 	struct share share = count_locked(look->owner);
 	int result = 0;
 
-	if (is_hindered(&share) && share.waiting >= WAITING_MAX)
+	/* The looks of a trusted owner wait for any free helper, which is not long. */
+	if (is_hindered(&share) && !is_trusted(look->owner) && share.waiting >= WAITING_MAX)
 		return -EBUSY;
 	add_locked(look);
 	for (;;) {
@@ -310,8 +361,7 @@ static int become_slow(struct gcr_one_look *look)
 
 	GCR_LOCK_SCOPE(&pool.lock);
 	share = count_locked(look->owner);
-	if ((share.slow >= SLOW_OWNER_MAX && !is_trusted(look->owner)) ||
-	    (share.silent && pool.silent.count > HURRIED_MAX))
+	if (!may_be_slow(look->owner, &share))
 		return -EBUSY;
 	if (share.silent > PATIENT_OWNER_MAX || (share.silent && pool.silent.count > PATIENT_MAX) ||
 	    gcr_silent_has(&pool.silent, look->request->pid))
@@ -420,9 +470,11 @@ static void say_failure(const struct gcr_one_look *look, int result)
 
 int gcr_one_look_perform(struct gcr_one_look *look)
 {
-	int r;
+	int r = find_owner(look->request->pid, &look->owner);
 
-	look->owner = gcr_looker_owner(look->request->pid);
+	/* A process that has ended is no other root's; what it has sent can still be read. */
+	if (r == -ESRCH && look->kind != GCR_SILENT_SENT)
+		return r;
 	r = look_once(look);
 	if (r == -EPIPE || r == -EPROTO)
 		r = look_once(look);

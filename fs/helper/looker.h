@@ -8,11 +8,11 @@
  *
  * One owner's processes do not delay those of others: several helpers run at a time; at most four
  * of them look at processes of the same owner, at most two of these for longer than a moment, and
- * an owner with many silent processes is not looked at until they have ended or answered. Some
- * helpers are reserved for owners none of whose processes is being looked at, and for root's. A
- * helper that cannot be killed, because its wait cannot be interrupted at all, is abandoned and
- * reaped when it ends; the number of these is bounded, also for each owner; at the bound no memory
- * is looked at.
+ * an owner with many silent processes is not looked at until they have ended or answered. Root of
+ * our own namespaces is looked at in spite of that, with fewer slow looks. Some helpers are
+ * reserved for owners none of whose processes is being looked at, and for root's. A helper that
+ * cannot be killed, because its wait cannot be interrupted at all, is abandoned and reaped when it
+ * ends; the number of these is bounded, also for each owner; at the bound no memory is looked at.
  */
 #ifndef GCR_FS_HELPER_LOOKER_H
 #define GCR_FS_HELPER_LOOKER_H
@@ -58,7 +58,11 @@ int gcr_looker_devices_of_many(uid_t owner, const pid_t *pids, size_t count,
 			       const struct gcr_scan_wanted *wanted, int64_t budget_usec,
 			       struct gcr_scan_found *ret_found, size_t *ret_done);
 
-/* The owner of a process by its real user, (uid_t)-1 if it has ended. Does not block. */
+/*
+ * The owner of a process by its real user. GCR_QUOTA_OTHER_ROOT (fs/base/quota.h): root of another
+ * pid or user namespace, who is no more trusted than any user, or the process has ended. Does not
+ * block.
+ */
 uid_t gcr_looker_owner(pid_t pid);
 
 /* Has this process been silent, without having answered since? */

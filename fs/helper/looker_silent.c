@@ -15,15 +15,17 @@ static void remove_entry(struct gcr_silent *silent, unsigned int index)
 
 /*
  * Has the process ended, so that its pid may be reused? Without a pidfd the entry expires after one
- * more pause.
+ * more pause. So does a comparison's entry: only a verb compares, and the other process may have
+ * been at fault.
  */
 static bool is_over(const struct gcr_silent_entry *entry, int64_t now_usec)
 {
 	struct pollfd end = {.fd = entry->pidfd, .events = POLLIN};
 
-	if (entry->pidfd < 0)
-		return now_usec >= entry->until_usec + entry->pause_usec;
-	return poll(&end, 1, 0) == 1;
+	if ((entry->pidfd < 0 || entry->kind == GCR_SILENT_COMPARED) &&
+	    now_usec >= entry->until_usec + entry->pause_usec)
+		return true;
+	return entry->pidfd >= 0 && poll(&end, 1, 0) == 1;
 }
 
 static void drop_ended(struct gcr_silent *silent, int64_t now_usec)
@@ -36,7 +38,7 @@ static void drop_ended(struct gcr_silent *silent, int64_t now_usec)
 /* Does a process that is silent for kind @silent not answer a look of @kind either? */
 static bool includes(enum gcr_silent_kind silent, enum gcr_silent_kind kind)
 {
-	return silent == kind || (silent == GCR_SILENT_ALL && kind == GCR_SILENT_MEMORY);
+	return silent == kind || (silent == GCR_SILENT_ALL && kind != GCR_SILENT_SENT);
 }
 
 bool gcr_silent_pauses(struct gcr_silent *silent, pid_t pid, enum gcr_silent_kind kind,
@@ -108,7 +110,7 @@ void gcr_silent_forget(struct gcr_silent *silent, pid_t pid, enum gcr_silent_kin
 bool gcr_silent_has(const struct gcr_silent *silent, pid_t pid)
 {
 	for (unsigned int i = 0; i < silent->count; i++)
-		if (silent->entries[i].pid == pid)
+		if (silent->entries[i].pid == pid && silent->entries[i].kind != GCR_SILENT_COMPARED)
 			return true;
 	return false;
 }

@@ -16,12 +16,14 @@
 
 /*
  * The kind of access that blocked the look. A process that is silent for the first kind is silent
- * for the second too.
+ * for the second and the last too.
  */
 enum gcr_silent_kind {
 	GCR_SILENT_ALL,	   /* in execve(2): most files of /proc/PID */
 	GCR_SILENT_MEMORY, /* its address space only */
 	GCR_SILENT_SENT,   /* a file that it has sent us */
+	/* The comparison of its descriptors with another process's, which may be at fault. */
+	GCR_SILENT_COMPARED,
 };
 
 struct gcr_silent {
@@ -51,7 +53,7 @@ void gcr_silent_note(struct gcr_silent *silent, pid_t pid, enum gcr_silent_kind 
 /* Records that the process has answered a look of @kind. */
 void gcr_silent_forget(struct gcr_silent *silent, pid_t pid, enum gcr_silent_kind kind);
 
-/* Has it been silent, without having answered since? */
+/* Has it been silent, not just compared, without having answered since? */
 bool gcr_silent_has(const struct gcr_silent *silent, pid_t pid);
 
 /* The number of a user's silent processes, including those whose pause is over. */

@@ -281,15 +281,23 @@ static int source_copy_file(pid_t pid, int fd, int *ret_fd)
 
 _Static_assert(GCR_LOOKER_FDS_MAX >= GCR_PROC_SAME_MAX, "room for all");
 
+/*
+ * kcmp(2) waits for both processes, and does not tell for which one. The process of the verb, @pid,
+ * pays, although its child @other may be at fault: its owner or root has written the verb. If the
+ * child paid, a user could hold the parent and have the child's owner pay: root, if the child is a
+ * set-user-ID program that has become root's. The kind is one of its own, since other looks at @pid
+ * may be answered.
+ */
 static int source_same_files(pid_t pid, pid_t other, const int *fds, size_t count, bool *ret_same)
 {
 	struct gcr_looker_request request = {.verb = GCR_LOOKER_SAME_FILES,
-					     .pid = other,
-					     .other = pid,
+					     .pid = pid,
+					     .other = other,
 					     .count = (uint32_t)count};
 	struct gcr_one_look look = look_for(&request);
 	int r;
 
+	look.kind = GCR_SILENT_COMPARED;
 	look.request_bytes += count * sizeof(request.fds[0]);
 	look.has_data = true;
 	memcpy(request.fds, fds, count * sizeof(*fds));

@@ -49,6 +49,8 @@ int gcr_peer_identify(int fd, struct gcr_peer *ret_peer)
 	struct gcr_proc_program program = {0};
 	struct gcr_proc_stat stat;
 	struct ucred credentials;
+	uid_t owner;
+	gid_t group;
 
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) < 0)
 		return -errno;
@@ -59,6 +61,9 @@ int gcr_peer_identify(int fd, struct gcr_peer *ret_peer)
 		return pidfd;
 	/* The process still exists after its start time was read: so the start time is its own. */
 	gcr_proc_program(credentials.pid, &program);
+	/* After the program: if that is still the same later, the owner was its own. */
+	if (gcr_proc_owner(credentials.pid, &owner, &group) < 0)
+		owner = (uid_t)-1;
 	if (gcr_proc_stat(credentials.pid, &stat) < 0 || has_ended(pidfd))
 		return -ESRCH;
 	*ret_peer = (struct gcr_peer){
@@ -66,6 +71,7 @@ int gcr_peer_identify(int fd, struct gcr_peer *ret_peer)
 		.uid = credentials.uid,
 		.start_ticks = stat.start_ticks,
 		.program = program,
+		.owner = owner,
 		.pidfd = TAKE_FD(pidfd),
 	};
 	return 0;

@@ -19,6 +19,7 @@ struct gcr_peer {
 	uid_t uid;			 /* effective user at the time of connect(2) */
 	uint64_t start_ticks;		 /* field 22 of /proc/PID/stat */
 	struct gcr_proc_program program; /* when the connection was accepted; 0: unknown */
+	uid_t owner;			 /* of /proc/PID, just after that; (uid_t)-1: unknown */
 	int pidfd;
 };
 

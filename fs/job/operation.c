@@ -81,7 +81,7 @@ static struct gcr_operation *create(struct gcr_daemon *daemon, const struct gcr_
 	if (!operation)
 		return NULL;
 	if (command->swap) {
-		operation->swap = gcr_swap_create(command);
+		operation->swap = gcr_swap_create(command, daemon->admission);
 		if (!operation->swap) {
 			free(operation);
 			return NULL;

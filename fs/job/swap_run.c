@@ -23,29 +23,6 @@
 /* How long a failed thaw waits for the freeze to react. */
 #define REACT_USEC (2 * GCR_USEC_PER_SEC)
 
-/*
- * Give up the admission that is kept for a roll-back. A failed thaw does not take the admission
- * from a freeze that may have to take VRAM again; the freeze gives it up itself.
- */
-static void give_up_admission(struct gcr_task *task, bool has_failed)
-{
-	struct gcr_swap *swap = task->swap;
-	uint32_t mask;
-	bool is_over;
-
-	pthread_mutex_lock(&swap->lock);
-	is_over = !has_failed || swap->frozen < GCR_SWAP_BEGUN;
-	swap->is_over |= is_over;
-	if (is_over)
-		gcr_admission_end_need(task->process->daemon->admission, &swap->need);
-	pthread_mutex_unlock(&swap->lock);
-	if (!is_over)
-		return;
-	mask = gcr_swap_take_admission(task);
-	if (mask)
-		gcr_admission_leave(task->process->daemon->admission, mask);
-}
-
 /* Has the thaw taken all its VRAM, or finally given up taking any? */
 static bool has_left(struct gcr_swap *swap)
 {
@@ -227,5 +204,5 @@ void gcr_swap_end(struct gcr_task *task, int result, struct gcr_error *error)
 			gcr_swap_wait_a_moment(task->swap, &task->swap->frozen, GCR_SWAP_BEGUN);
 		has_failed = true;
 	}
-	give_up_admission(task, has_failed);
+	gcr_swap_end_admission(task->swap, has_failed);
 }

@@ -22,6 +22,7 @@
 #include "lib/lock.h"
 #include "lib/page.h"
 #include "lib/proc_page.h"
+#include "lib/proc_source.h"
 #include "lib/printable.h"
 #include "lib/procfs.h"
 
@@ -43,6 +44,7 @@ struct gcr_library {
 	uint32_t number;
 	int page_fd;
 	struct gcr_proc_program program;
+	uid_t owner; /* of the process when it had that program */
 	char generation[40];
 
 	pthread_mutex_t facts_lock;  /* a leaf */
@@ -102,7 +104,7 @@ static void note_program_locked(struct gcr_process *process, const struct gcr_pr
 }
 
 int gcr_library_create(struct gcr_process *process, int fd, uint32_t number,
-		       const struct gcr_proc_program *program,
+		       const struct gcr_proc_program *program, uid_t owner,
 		       const struct gcr_register *registration, int page_fd,
 		       const struct gcr_page_facts *facts, struct gcr_library **ret_library)
 {
@@ -121,6 +123,7 @@ int gcr_library_create(struct gcr_process *process, int fd, uint32_t number,
 	library->page_fd = TAKE_FD(page);
 	library->number = number;
 	library->program = *program;
+	library->owner = owner;
 	library->facts = *facts;
 	copy_generation(library->generation, registration->generation);
 	pthread_mutex_lock(&process->lock);
@@ -169,16 +172,30 @@ int gcr_library_look(struct gcr_library *library, struct gcr_message *message)
 }
 
 /*
- * Has the process got another program since it connected? Another process can share the connection
- * and keep it open: it must not speak for that program, which may have other rights. So the
- * connection is ended, and the loop drops it.
+ * Has the process got another program since it connected? One that does not let itself be looked at
+ * can still not hide its owner, who is another one if that program has more rights.
+ */
+static bool has_other_program(const struct gcr_library *library)
+{
+	struct gcr_proc_program program;
+	uid_t owner;
+	gid_t group;
+	int result = gcr_proc_program(library->process->pid, &program);
+
+	if (gcr_proc_is_silent(result))
+		return !gcr_process_find_owner(library->process, &owner, &group) &&
+		       owner != library->owner;
+	return !result && !gcr_proc_program_is(&program, &library->program);
+}
+
+/*
+ * Another process can share the connection and keep it open: it must not speak for another program
+ * of the process, which may have other rights. So the connection is ended then, and the loop drops
+ * it.
  */
 static bool is_of_other_program(struct gcr_library *library)
 {
-	struct gcr_proc_program program;
-
-	if (gcr_proc_program(library->process->pid, &program) < 0 ||
-	    gcr_proc_program_is(&program, &library->program))
+	if (!has_other_program(library))
 		return false;
 	shutdown(library->fd, SHUT_RDWR);
 	return true;

@@ -25,11 +25,11 @@ struct gcr_quota_charge;
  * For the registry, when a connection has registered: creates the library, which becomes that of
  * the process. The loop watches @fd as connection @number. The library owns @fd on success, and
  * @page_fd also on failure. @facts: the page's contents, just read. @program: that of the
- * process. Once the process has another one, the library is as one whose connection has ended.
- * Returns 0 or -ENOMEM.
+ * process; @owner: of /proc/PID with that program, or (uid_t)-1. Once the process has another one,
+ * the library is as one whose connection has ended. Returns 0 or -ENOMEM.
  */
 int gcr_library_create(struct gcr_process *process, int fd, uint32_t number,
-		       const struct gcr_proc_program *program,
+		       const struct gcr_proc_program *program, uid_t owner,
 		       const struct gcr_register *registration, int page_fd,
 		       const struct gcr_page_facts *facts, struct gcr_library **ret_library);
 

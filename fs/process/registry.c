@@ -190,8 +190,8 @@ static void make_library(struct gcr_registry *registry, struct connection *conne
 	/* A verb may take the library at once, and the loop already watches its descriptor. */
 	if (gcr_library_create(connection->process, connection->fd,
 			       (uint32_t)(connection - registry->connections),
-			       &connection->peer.program, &registration, TAKE_FD(message->fds[0]),
-			       facts, &connection->library) < 0) {
+			       &connection->peer.program, connection->peer.owner, &registration,
+			       TAKE_FD(message->fds[0]), facts, &connection->library) < 0) {
 		complain(registry, connection->peer.pid, strerror(ENOMEM));
 		drop(registry, connection); /* the library connects again */
 		return;

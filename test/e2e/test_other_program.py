@@ -179,6 +179,37 @@ def test_before_the_halt():
         roots_verbs_work(machine, lying.pid)
 
 
+def test_undone_thaw():
+    """Another owner's, when the driver locks it for the way back: it is unlocked at once, and is
+    frozen but for the driver's own share, so the next thaw brings it back."""
+    harness.needs_cuda('the control state of AMD stays')
+    if not is_root():
+        raise Skip('several users are needed')
+    with vmm.machine() as machine:
+        demo = machine.ready_demo(uid=NOBODY, env={'LD_PRELOAD': CONNECTING,
+                                                   'GPUCR_TEST_UNDUMPABLE': '1'})
+        equal(os.stat(machine.path(demo.pid)).st_uid, NOBODY)
+        machine.must(demo.pid, 'freeze')
+        lock = f'cuCheckpointProcessLock {vmm.ROLES["control"]} times=1 action=hold'
+        machine.watch_faults()
+        machine.hold_at(lock)
+        machine.faults(lock, f'cuMemMap {vmm.ROLES["program"]} error=CUDA_ERROR_UNKNOWN')
+        writer = machine.writer(demo.pid, 'thaw', uid=NOBODY)
+        wait_for(lambda: 'cuCheckpointProcessLock' in [call for _, _, call in machine.faulted()],
+                 'the way back')
+        os.kill(demo.pid, signal.SIGUSR2)
+        wait_for(lambda: not os.stat(machine.path(demo.pid)).st_uid, 'it to be root\'s')
+        machine.let_go()
+        check(writer.result() != 'ok', 'the thaw cannot have succeeded')
+        machine.wait_status(demo.pid, 'verb', '-')
+        words = machine.error(demo.pid)
+        check('belongs to another user' in words and 'thaw tries again' in words, words)
+        equal(machine.state(demo.pid), 'frozen')
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+        vmm.cycle(machine, demo)
+
+
 def test_kept_connection():
     """The user's library is not asked for root's program, and keeps no other one away."""
     with turning_machine() as (machine, lying):

@@ -21,6 +21,7 @@ BOUND_SEC = 20 * SLOW  # seconds, on a machine that does much else
 HELPERS_MAX = 8        # fs/helper/looker.c
 IDLE_MAX = 4
 ABANDONED_USER_MAX = 2
+SILENT_OWNER_MAX = 16
 MAPPINGS = 60000  # the kernel gives no program more than 65,530, by default
 MAPPERS = 8
 PAGE_BOUND_SEC = 3 * SLOW
@@ -38,14 +39,16 @@ class Held:
         with open(device, 'a', encoding='utf-8'):
             os.chmod(device, 0o666)
         machine.others.append(self)
-        self.popen = subprocess.Popen([f'{BUILD}/test/fs/held', how, self.directory, device,
-                                       str(uid)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                      text=True)
-        self.pid = int(self.popen.stdout.readline())
+        self.pid = self.start([f'{BUILD}/test/fs/held', how, self.directory, device, str(uid)])
         if known:
             wait_for(lambda: self.pid in machine.pids(), 'the process to be listed')
         os.kill(self.pid, signal.SIGUSR2)
         equal(self.popen.stdout.readline(), 'held\n')
+
+    def start(self, command):
+        self.popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                      text=True)
+        return int(self.popen.stdout.readline())
 
     def let_go(self):
         self.popen.send_signal(signal.SIGUSR1)
@@ -58,6 +61,27 @@ class Held:
         self.popen.wait()
         self.popen.stdout.close()
         subprocess.run(['umount', '-l', self.directory], check=False, stderr=subprocess.DEVNULL)
+
+
+def child_of(pid):
+    return int(read_file(f'/proc/{pid}/task/{pid}/children').split()[0])
+
+
+class HeldInContainer(Held):
+    """One of root's in a pid namespace of its own, without a user namespace."""
+
+    def __init__(self, machine):
+        super().__init__(machine, 'exec', uid=0, known=False)
+
+    def start(self, command):
+        self.popen = subprocess.Popen(['unshare', '--pid', '--fork', '--kill-child', *command],
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self.popen.stdout.readline()  # its pid in there
+        return child_of(child_of(self.popen.pid))
+
+    def finish(self):
+        self.popen.kill()
+        super().finish()
 
 
 @contextlib.contextmanager
@@ -164,6 +188,43 @@ def test_many_of_one_user():
             others_go_on(machine, demo)
             equal(soon('another user', lambda: machine.state(theirs.pid)), 'running')
             is_bounded(machine)
+
+
+def root_goes_on(hold):
+    """Root's verbs, new programs and listing, while more of root's are silent than of any user."""
+    with attacked() as (machine, demo, _):
+        held = []
+        for _ in range(SILENT_OWNER_MAX + 1):
+            held.append(hold(machine))
+            machine.write(None, f'freeze {held[-1].pid}')  # a look at it, which it does not answer
+        others_go_on(machine, demo)
+        is_bounded(machine)
+
+
+def test_many_of_root():
+    root_goes_on(lambda machine: Held(machine, 'exec', uid=0, known=False))
+
+
+def test_many_of_root_of_a_container():
+    root_goes_on(HeldInContainer)
+
+
+def test_many_of_the_writer():
+    """He is known as one of our namespace without a look at him; his process is the one that is not
+    looked at, until his others have ended."""
+    with attacked() as (machine, _, _):
+        theirs = machine.ready_demo(uid=NOBODY)
+        held = [Held(machine, 'exec', known=False) for _ in range(SILENT_OWNER_MAX + 1)]
+        for one in held:
+            machine.write(None, f'freeze {one.pid}')
+        writer = machine.writer(theirs.pid, 'freeze', uid=NOBODY)
+        check(soon('verb', writer.result) != 'ok', 'it cannot have been looked at')
+        words = machine.error(theirs.pid)
+        check('the opener or the writer' not in words, words)
+        for one in held:
+            one.popen.send_signal(signal.SIGTERM)
+        wait_for(lambda: machine.writer(theirs.pid, 'freeze', uid=NOBODY).result() == 'ok',
+                 'it to be looked at again')
 
 
 def ends_soon(*hows, at_verb=False):

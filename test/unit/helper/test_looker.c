@@ -7,7 +7,9 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fs/base/quota.h"
 #include "fs/helper/looker.h"
 #include "fs/helper/looker_process.h"
 #include "fs/helper/looker_silent.h"
@@ -108,7 +111,7 @@ static bool is_honest(const char *how)
 	snprintf(path, sizeof(path), "%s/honest", place ? place : "/nonexistent");
 	is_so = access(path, F_OK) == 0;
 	snprintf(path, sizeof(path), "%s/other", place ? place : "/nonexistent");
-	is_so |= access(path, F_OK) == 0 && !is_owners(pid);
+	is_so |= access(path, F_OK) == 0 && !is_owners(pid) && !is_owners(request.other);
 	is_so |= !strcmp(how, "late") || !strcmp(how, "busy");
 	if (!is_so)
 		return false;
@@ -419,12 +422,16 @@ static void *look_at_memory(void *data)
 	return NULL;
 }
 
+/* How many looks have had the time that a slow look has. */
+static atomic_uint slow_looks;
+
 static void *look_at_stat(void *data)
 {
 	struct gcr_proc_stat stat;
 	int r = gcr_proc_stat(*(pid_t *)data, &stat);
 
 	CHECK(r == -EBUSY || r == -ETIMEDOUT);
+	atomic_fetch_add(&slow_looks, r == -ETIMEDOUT);
 	return NULL;
 }
 
@@ -540,6 +547,96 @@ static void with_much_to_do(const char *how)
 	CHECK(figures.silent == 0 && figures.kills == 0);
 	gcr_looker_stop();
 	end_children(children, COUNT);
+}
+
+/* All users are the daemon's own here, which is trusted as root is. */
+static uid_t trusted_owner(uid_t uid, void *data)
+{
+	return geteuid();
+}
+
+/*
+ * Any number of silent processes of a trusted owner's keeps no look at his other processes, and
+ * does not take all helpers.
+ */
+static void with_trusted_owner(const char *how)
+{
+	enum { SILENT = 20, COUNT = 30 };
+	static pthread_t threads[COUNT];
+	static pid_t children[COUNT];
+	struct gcr_looker_figures figures;
+	struct gcr_proc_stat stat;
+	int64_t began_usec;
+
+	start_children(children, COUNT, OWNER);
+	start_liar(how);
+	gcr_looker_set_owners(trusted_owner, NULL);
+	flag("other", true);
+	for (int i = 0; i < SILENT; i++)
+		look_at_stat(&children[i]);
+	gcr_looker_figures(&figures);
+	CHECK(figures.silent == SILENT);
+	CHECK(gcr_proc_stat(getpid(), &stat) == 0);
+	/* Nor do further ones, all at the same time, not all of which are waited for. */
+	atomic_store(&slow_looks, 0);
+	start_looks(threads, children + SILENT, COUNT - SILENT, look_at_stat);
+	for (int i = 0; i < 10; i++) {
+		began_usec = gcr_clock_usec();
+		CHECK(gcr_proc_stat(getpid(), &stat) == 0);
+		CHECK(gcr_clock_usec() - began_usec < SLOW_USEC);
+	}
+	await_looks(threads, COUNT - SILENT);
+	CHECK(atomic_load(&slow_looks) < COUNT - SILENT);
+	flag("other", false);
+	gcr_looker_stop();
+	end_children(children, COUNT);
+}
+
+/*
+ * A comparison that is not answered is the first process's affair, and keeps no other looks at
+ * either of the two.
+ */
+static void with_compared(const char *how)
+{
+	struct gcr_looker_figures figures;
+	struct gcr_proc_stat stat;
+	const int fd = 0;
+	bool is_same;
+	pid_t child;
+
+	start_children(&child, 1, OWNER);
+	start_liar(how);
+	flag("other", true);
+	CHECK(gcr_proc_same_files(getpid(), child, &fd, 1, &is_same) == -ETIMEDOUT);
+	gcr_looker_figures(&figures);
+	CHECK(figures.silent == 1);
+	CHECK(!gcr_looker_is_silent(child) && !gcr_looker_is_silent(getpid()));
+	CHECK(gcr_proc_stat(getpid(), &stat) == 0);
+	/* The pause is for comparisons of this process, with any other. */
+	CHECK(gcr_proc_same_files(getpid(), getppid(), &fd, 1, &is_same) == -EBUSY);
+	flag("other", false);
+	gcr_looker_stop();
+	end_children(&child, 1);
+}
+
+/* Root of another pid or user namespace is not this machine's root. */
+static void with_other_roots(const char *how)
+{
+	pid_t child, unused = fork();
+	uid_t owner;
+
+	CHECK(unused >= 0);
+	if (!unused)
+		_exit(0);
+	CHECK(waitpid(unused, NULL, 0) == unused);
+	CHECK(gcr_looker_owner(unused) == GCR_QUOTA_OTHER_ROOT);
+	CHECK(gcr_looker_owner(getpid()) == 0);
+	if (unshare(CLONE_NEWPID) < 0)
+		return;
+	start_children(&child, 1, (uid_t)-1);
+	owner = gcr_looker_owner(child);
+	end_children(&child, 1);
+	CHECK(owner == GCR_QUOTA_OTHER_ROOT);
 }
 
 static int count_mapping(const char *path, void *data)
@@ -748,6 +845,19 @@ static void check_table(void)
 	waitpid(child, NULL, 0);
 	CHECK(!gcr_silent_pauses(&silent, child, GCR_SILENT_MEMORY, now_usec));
 
+	/* A comparison is not the process's silence, and its entry does not stay. */
+	gcr_silent_note(&silent, getpid(), GCR_SILENT_COMPARED, 7, now_usec);
+	CHECK(!gcr_silent_has(&silent, getpid()) && gcr_silent_count(&silent, 7) == 1);
+	CHECK(gcr_silent_pauses(&silent, getpid(), GCR_SILENT_COMPARED, now_usec));
+	CHECK(!gcr_silent_pauses(&silent, getpid(), GCR_SILENT_ALL, now_usec));
+	CHECK(!gcr_silent_pauses(&silent, getpid(), GCR_SILENT_COMPARED,
+				 now_usec + 2 * GCR_SILENT_MIN_USEC));
+	CHECK(!silent.count);
+	/* In execve(2) a process is not compared either. */
+	gcr_silent_note(&silent, getpid(), GCR_SILENT_ALL, 7, now_usec);
+	CHECK(gcr_silent_pauses(&silent, getpid(), GCR_SILENT_COMPARED, now_usec));
+	gcr_silent_forget(&silent, getpid(), GCR_SILENT_ALL);
+
 	/* A full table replaces an entry by a new one. */
 	for (int i = 0; i < GCR_SILENT_MAX + 10; i++)
 		gcr_silent_note(&silent, NOBODYS_PID + i, GCR_SILENT_ALL, 7, now_usec + i);
@@ -782,9 +892,13 @@ int main(int argc, char **argv)
 	in_child(with_immortal, "immortal");
 	in_child(with_much_to_do, "late");
 	in_child(with_much_to_do, "busy");
-	/* This test needs several users. */
-	if (geteuid() == 0)
+	/* These tests need several users. */
+	if (geteuid() == 0) {
 		in_child(with_one_owner, "silence");
+		in_child(with_trusted_owner, "silence");
+		in_child(with_compared, "silence");
+		in_child(with_other_roots, "none");
+	}
 	CHECK(unlink(path) == 0 && rmdir(directory) == 0);
 	return 0;
 }

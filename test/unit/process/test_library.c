@@ -20,6 +20,7 @@
 #include "fs/base/quota.h"
 #include "fs/daemon.h"
 #include "lib/page.h"
+#include "lib/proc_source.h"
 #include "lib/protocol.h"
 #include "test/unit/test.h"
 
@@ -155,7 +156,7 @@ static void test_dropped_while_taken(void)
 	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
 	CHECK(!gcr_loop_add(served.loop, ends[0], GCR_LOOP_CONNECTION, DROPPED));
 	CHECK(!gcr_proc_program(getpid(), &program));
-	CHECK(!gcr_library_create(&process, ends[0], DROPPED, &program, &registration,
+	CHECK(!gcr_library_create(&process, ends[0], DROPPED, &program, geteuid(), &registration,
 				  memfd_create("page", MFD_CLOEXEC), &facts, &library));
 	CHECK(!gcr_library_take(&process, 0, &taken, &error) && taken == library);
 	gcr_library_ref(library);
@@ -191,13 +192,51 @@ static void test_of_another_program(void)
 	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
 	CHECK(!gcr_proc_program(getpid(), &program));
 	program.start_code += 4096;
-	CHECK(!gcr_library_create(&process, ends[0], DROPPED, &program, &registration,
+	CHECK(!gcr_library_create(&process, ends[0], DROPPED, &program, geteuid(), &registration,
 				  memfd_create("page", MFD_CLOEXEC), &facts, &library));
 	CHECK(gcr_message_send(ends[1], GCR_MESSAGE_RESULT, 0, NULL, 0, NULL, 0) == 0);
 	CHECK(gcr_library_receive(library, 0, &message) == -EPIPE);
 	CHECK(!gcr_library_is_live(&process));
 	CHECK(gcr_library_take(&process, 0, &library, &error) == -ENOTCONN);
 	CHECK(recv(ends[1], &message, sizeof(message), MSG_DONTWAIT) == 0);
+	gcr_library_end(library, &charge);
+	close(ends[1]);
+	gcr_loop_stop(served.loop);
+	gcr_loop_destroy(served.loop);
+}
+
+static int read_of_silent(pid_t pid, const char *name, char **ret_text, size_t *ret_bytes)
+{
+	return -EBUSY;
+}
+
+static const struct gcr_proc_source silent = {.read = read_of_silent};
+
+/*
+ * The program of a process that does not let itself be looked at is taken for the same only if the
+ * process has the same owner.
+ */
+static void test_of_another_owner(uid_t owner, int expected)
+{
+	struct gcr_register registration = {.phase = GCR_PRELOAD_RUNNING};
+	struct gcr_quota_charge charge = {0};
+	struct gcr_page_facts facts = {0};
+	struct gcr_message message = {0};
+	struct gcr_proc_program program;
+	struct gcr_library *library;
+	int ends[2];
+
+	CHECK(!gcr_loop_create(&served.loop));
+	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
+	CHECK(!gcr_proc_program(getpid(), &program));
+	CHECK(!gcr_library_create(&process, ends[0], DROPPED, &program, owner, &registration,
+				  memfd_create("page", MFD_CLOEXEC), &facts, &library));
+	gcr_proc_set_source(&silent);
+	CHECK(gcr_proc_program(getpid(), &program) == -EBUSY);
+	CHECK(gcr_message_send(ends[1], GCR_MESSAGE_RESULT, 0, NULL, 0, NULL, 0) == 0);
+	CHECK(gcr_library_receive(library, 0, &message) == expected);
+	CHECK(gcr_library_is_live(&process) == !expected);
+	gcr_proc_set_source(NULL);
 	gcr_library_end(library, &charge);
 	close(ends[1]);
 	gcr_loop_stop(served.loop);
@@ -220,5 +259,7 @@ int main(void)
 	test_of_another_version();
 	test_dropped_while_taken();
 	test_of_another_program();
+	test_of_another_owner(geteuid(), 0);
+	test_of_another_owner(geteuid() + 1, -EPIPE);
 	return 0;
 }
