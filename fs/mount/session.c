@@ -629,6 +629,8 @@ static void do_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_inf
 		result = gcr_tree_list(daemon, fuse_req_ctx(request), node, add_entry,
 				       &file->listing);
 	}
+	if (!result)
+		result = gcr_session_check_list(request, node);
 	if (result < 0) {
 		fuse_reply_err(request, -result);
 		return;
