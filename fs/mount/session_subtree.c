@@ -342,16 +342,12 @@ int gcr_session_open(fuse_req_t request, fuse_ino_t node, int flags,
 	return result;
 }
 
-int gcr_session_check_list(fuse_req_t request, fuse_ino_t node)
+int gcr_session_may_read(fuse_req_t request, fuse_ino_t node)
 {
 	const struct gcr_access caller = access_of(request);
-	enum gcr_node_kind kind = gcr_node_kind(node);
 	struct stat stat;
-	int result;
+	int result = gcr_tree_getattr(fuse_req_userdata(request), node, &stat);
 
-	if (kind != GCR_NODE_ITEM && kind != GCR_NODE_SNAPSHOT && kind != GCR_NODE_PLACE_SNAPSHOT)
-		return 0;
-	result = gcr_tree_getattr(fuse_req_userdata(request), node, &stat);
 	return result < 0 ? result : gcr_access_check(&caller, &stat, R_OK);
 }
 

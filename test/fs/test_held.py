@@ -7,6 +7,7 @@ import os
 import re
 import select
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -239,6 +240,63 @@ def test_chown_overtakes_opens():
         found = json.loads(os.read(to_us[0], 4096))
         # What his groups and the new mode leave him he has.
         equal(found, {**dict.fromkeys((*LOST, 'list'), 'EACCES'), 'group': 'ok', 'own': 'ok'})
+
+
+# A GPU program of NOBODY's that is root's and his by turns: PR_SET_DUMPABLE is 4.
+CHANGING = """
+import ctypes, os, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1)
+cuda = ctypes.CDLL(sys.argv[1])
+context = ctypes.c_void_p()
+print(cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), flush=True)
+while line := sys.stdin.readline():
+    print(ctypes.CDLL(None).prctl(4, int(line)), flush=True)
+"""
+
+
+def change(program, is_dumpable):
+    program.stdin.write(f'{is_dumpable}\n')
+    equal(program.stdout.readline(), '0\n')
+
+
+def open_held(held, path, meanwhile):
+    """How NOBODY's open ends, whose text is held meanwhile."""
+    count = held.held_texts()
+    held.hold_texts(True)
+    ours, his = os.pipe()
+    pid = user(lambda: os.write(his, error_of(lambda: os.close(os.open(path, os.O_RDONLY))).encode()))
+    wait_for(lambda: held.held_texts() > count, 'the text to be held')
+    meanwhile()
+    held.hold_texts(False)
+    ends_well(pid)
+    os.close(his)
+    with os.fdopen(ours) as pipe:
+        return pipe.read()
+
+
+def test_process_becomes_roots_while_its_user_opens():
+    """The text that is written for him is about a program of root's by then."""
+    no_sanitizers()
+    if not is_root():
+        raise harness.Skip('several users are needed')
+    with Machine(start=False) as machine:
+        held = holding.Holding(machine.directory)
+        machine.start(env=held.env)
+        library = f'{machine.env["GPUCR_SIM_LIBDIR"]}/libcuda.so.1'
+        with subprocess.Popen([sys.executable, '-c', CHANGING, library], text=True, bufsize=1,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              env=machine.env) as program:
+            try:
+                equal(program.stdout.readline(), '0 0\n')
+                wait_for(lambda: os.path.exists(machine.path(program.pid)), 'its directory')
+                for name in 'status', 'maps', 'error':
+                    path = machine.path(program.pid, name)
+                    equal(open_held(held, path, lambda: None), 'ok', name)
+                    equal(open_held(held, path, lambda: change(program, 0)), 'EACCES', name)
+                    change(program, 1)
+            finally:
+                program.kill()
 
 
 if __name__ == '__main__':
