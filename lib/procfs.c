@@ -150,6 +150,7 @@ int gcr_proc_parse_status(char *text, struct gcr_proc_status *ret_status)
 			status.effective_uid = ids[1];
 		} else if (strcmp(line, "Gid") == 0) {
 			status.has_one_user &= parse_ids(value, ids);
+			status.real_gid = ids[0];
 		} else if (strcmp(line, "NSpid") == 0) {
 			parse_ns_pids(value, &status);
 		} else if (strcmp(line, "SigPnd") == 0 || strcmp(line, "ShdPnd") == 0) {
@@ -396,11 +397,7 @@ static bool may_have_our_map(pid_t pid)
 	return gcr_proc_has_our_uid_map(pid) != 0;
 }
 
-/*
- * The id that root of the process's user namespace has in ours; 0 if it has none. @name: "uid_map"
- * or "gid_map".
- */
-static uint32_t namespace_root(pid_t pid, const char *name)
+uint32_t gcr_proc_namespace_root(pid_t pid, const char *name)
 {
 	_cleanup_free_ char *text = NULL;
 	char path[GCR_PROC_PATH_BYTES];
@@ -424,7 +421,7 @@ static bool has_more_rights(pid_t pid, const struct gcr_proc_status *status)
 	if (!status->real_uid ||
 	    !(status->permitted_capabilities & ~(UINT64_C(1) << CAP_WAKE_ALARM)))
 		return false;
-	return may_have_our_map(pid) || namespace_root(pid, "uid_map") != status->real_uid;
+	return may_have_our_map(pid) || gcr_proc_namespace_root(pid, "uid_map") != status->real_uid;
 }
 
 bool gcr_proc_has_more_rights(pid_t pid)
@@ -469,8 +466,8 @@ int gcr_proc_owner(pid_t pid, uid_t *ret_uid, gid_t *ret_gid)
 		if (has_more_rights(pid, &rights)) {
 			bool is_ours = may_have_our_map(pid);
 
-			status.st_uid = is_ours ? 0 : namespace_root(pid, "uid_map");
-			status.st_gid = is_ours ? 0 : namespace_root(pid, "gid_map");
+			status.st_uid = is_ours ? 0 : gcr_proc_namespace_root(pid, "uid_map");
+			status.st_gid = is_ours ? 0 : gcr_proc_namespace_root(pid, "gid_map");
 		}
 	}
 	*ret_uid = status.st_uid;

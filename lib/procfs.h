@@ -90,6 +90,7 @@ struct gcr_proc_status {
 	pid_t parent;
 	uid_t real_uid;
 	uid_t effective_uid;
+	gid_t real_gid;
 	/* It has one user and one group: all its user ids are equal, and all its group ids are. */
 	bool has_one_user;
 	pid_t ns_pids[GCR_NS_PIDS_MAX]; /* from the outermost namespace (ours) inwards */
@@ -111,6 +112,12 @@ int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status);
  * The function never waits for the process. 1, 0, -errno: a map cannot be read.
  */
 int gcr_proc_has_our_uid_map(pid_t pid);
+
+/*
+ * The id that root of the process's user namespace has in ours; 0 if it has none. @name: "uid_map"
+ * or "gid_map". Never waits for the process.
+ */
+uint32_t gcr_proc_namespace_root(pid_t pid, const char *name);
 
 /*
  * Has the kernel started the program with more rights than its caller (AT_SECURE of getauxval(3):

@@ -141,6 +141,7 @@ void gcr_credentials_take_ids(const struct fuse_ctx *caller,
 		.gid = caller->gid,
 		.counted = gcr_credentials_counted(caller->pid, caller->uid),
 		.namespace_fd = -1,
+		.tracer = {.namespace_fd = -1},
 	};
 }
 
@@ -151,6 +152,8 @@ void gcr_credentials_take(const struct fuse_ctx *caller, struct gcr_credentials 
 
 	gcr_credentials_take_ids(caller, ret_credentials);
 	/* The caller is in a pid namespace that is not below ours. */
+	ret_credentials->tracer = (struct gcr_tracer){
+		.uid = caller->uid, .gid = caller->gid, .result = -ESRCH, .namespace_fd = -1};
 	if (caller->pid <= 0 || gcr_proc_status(caller->pid, &status) < 0)
 		return;
 	local = is_in_ours(caller->pid, "pid", &ret_credentials->namespace_fd);
@@ -163,7 +166,9 @@ void gcr_credentials_take(const struct fuse_ctx *caller, struct gcr_credentials 
 		local = status.ns_pids_count == 1;
 	ret_credentials->is_local = local == 1;
 	ret_credentials->is_unknown = local == -ETIMEDOUT || local == -EBUSY;
-	if (is_in_ours(caller->pid, "user", NULL) == 1)
+	gcr_tracer_take(caller->pid, caller->uid, caller->gid, &ret_credentials->tracer);
+	if (caller->uid ? ret_credentials->tracer.is_ours
+			: is_in_ours(caller->pid, "user", NULL) == 1)
 		ret_credentials->capabilities = status.effective_capabilities;
 }
 
@@ -172,6 +177,7 @@ void gcr_credentials_finish(struct gcr_credentials *credentials)
 	if (credentials->namespace_fd >= 0)
 		close(credentials->namespace_fd);
 	credentials->namespace_fd = -1;
+	gcr_tracer_finish(&credentials->tracer);
 }
 
 static bool reaches(const struct gcr_credentials *credentials, pid_t pid)
@@ -199,6 +205,14 @@ bool gcr_parties_own(const struct gcr_parties *parties, uid_t owner)
 {
 	return (!parties->opener->uid || parties->opener->uid == owner) &&
 	       (!parties->writer->uid || parties->writer->uid == owner);
+}
+
+int gcr_parties_check_tracing(const struct gcr_parties *parties, pid_t pid, uid_t owner,
+			      struct gcr_error *error)
+{
+	int result = gcr_tracer_check(&parties->opener->tracer, pid, owner, error);
+
+	return result < 0 ? result : gcr_tracer_check(&parties->writer->tracer, pid, owner, error);
 }
 
 static bool owns_place(const struct gcr_credentials *credentials, uid_t owner)

@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "fs/base/tracing.h"
+
 struct fuse_ctx;
 
 /* The credentials of an opener or a writer at the time of the request. */
@@ -22,6 +24,7 @@ struct gcr_credentials {
 	bool is_unknown;       /* the pid namespace could not be determined in time */
 	int namespace_fd;      /* the pid namespace if it is another one; -1: ours, or unknown */
 	uint64_t capabilities; /* the effective ones; none if the user namespace is not ours */
+	struct gcr_tracer tracer; /* for processes of the same user */
 };
 
 /*
@@ -30,7 +33,7 @@ struct gcr_credentials {
  * determined count as not permitted. gcr_credentials_finish() must follow.
  */
 void gcr_credentials_take(const struct fuse_ctx *caller, struct gcr_credentials *ret_credentials);
-/* The same for files other than ctl: sets only uid, gid and counted. */
+/* The same for files other than ctl: sets only uid, gid and counted, and looks at no process. */
 void gcr_credentials_take_ids(const struct fuse_ctx *caller,
 			      struct gcr_credentials *ret_credentials);
 void gcr_credentials_finish(struct gcr_credentials *credentials);
@@ -69,6 +72,9 @@ bool gcr_parties_own(const struct gcr_parties *parties, uid_t owner);
  * does not count as root.
  */
 bool gcr_parties_own_place(const struct gcr_parties *parties, uid_t owner);
+/* gcr_tracer_check() for each of them. */
+int gcr_parties_check_tracing(const struct gcr_parties *parties, pid_t pid, uid_t owner,
+			      struct gcr_error *error);
 /* Were both pid namespaces determined in time? If not, gcr_parties_reach() may be wrongly false. */
 bool gcr_parties_are_known(const struct gcr_parties *parties);
 /* Is the process in the pid namespace of each of them, or below? */

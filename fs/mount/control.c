@@ -57,7 +57,8 @@ static int explain_unknown(struct gcr_error *error)
 }
 
 /*
- * Checks that opener and writer are each root, or the owner of /proc/PID. Errors, with a message.
+ * Checks that opener and writer are each root, or the owner of /proc/PID, whom the kernel would let
+ * look into the process. Errors, with a message.
  */
 static int check_parties(const struct gcr_parties *parties, struct gcr_process *process,
 			 struct gcr_error *error)
@@ -73,7 +74,7 @@ static int check_parties(const struct gcr_parties *parties, struct gcr_process *
 	if (!gcr_parties_own(parties, uid))
 		return gcr_error_set(error, EPERM, "process %d belongs to another user",
 				     (int)process->pid);
-	return 0;
+	return gcr_parties_check_tracing(parties, process->pid, uid, error);
 }
 
 static int add_target(struct targets *targets, struct gcr_process *process)
@@ -351,7 +352,8 @@ void gcr_control_write(fuse_req_t request, const struct gcr_credentials *opener,
 	}
 	if (!result)
 		result = start(request, &parties, process, &command, length, nonblocking, &error);
-	if (!process)
+	/* Who may not have the process may not read its `error`. */
+	if (!process || result == -EPERM)
 		gcr_refusals_note(
 			daemon->refusals, gcr_quota_owner(daemon->quota, command.rights.counted),
 			gcr_quota_known_owner(daemon->quota, command.rights.counted), &error);

@@ -12,7 +12,9 @@
  * May @caller use @node? The kernel lets a caller use an inode that another process has looked up:
  * by a descriptor that was passed on, or by a file handle. A caller in another pid namespace may
  * use only the nodes that its own lookup would find; for root of a container this is the only
- * check. 0, -ENOENT, -ESRCH, -ESTALE.
+ * check. A caller with the user id of a process has its snapshot and its texts only if the kernel
+ * would let the caller look into the process (fs/base/tracing.h): looks at both, within the user's
+ * share. 0, -ENOENT, -ESRCH, -ESTALE; -EACCES, -EBUSY, -ETIMEDOUT, with a message at the root.
  */
 int gcr_reach_check(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t node);
 

@@ -143,7 +143,7 @@ static void do_setattr(fuse_req_t request, fuse_ino_t node, struct stat *stat, i
 	 * Truncating a ctl file is accepted and has no effect; no other attribute of a control file
 	 * can be set.
 	 */
-	if (kind == GCR_NODE_ITEM || kind == GCR_NODE_SNAPSHOT || kind == GCR_NODE_PLACE_SNAPSHOT)
+	if (gcr_node_is_in_subtree(kind))
 		gcr_session_set(request, node, stat, valid, info ? file_of(info)->item : NULL);
 	else if (gcr_node_is_ctl(kind) && valid & FUSE_SET_ATTR_SIZE && !stat->st_size &&
 		 !(valid & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
@@ -275,6 +275,28 @@ struct pending_open {
 	struct file *file;
 };
 
+/*
+ * May the opener keep reading what is about the process? Not if the process has become another
+ * user's: its events and its status are that user's from then on.
+ */
+static bool may_read_on(const struct file *file)
+{
+	return !file->process || !file->opener.uid ||
+	       gcr_process_is_still_of(file->process, file->opener.uid);
+}
+
+/*
+ * May the caller still have the text of a file that the kernel has permitted him to open? Its
+ * process may have become another user's since, by execve(2). A caller that is not the owner has
+ * the capability to read the file, or not. 0, -EACCES, -ESRCH.
+ */
+static int check_reader(fuse_req_t request, const struct file *file)
+{
+	if (gcr_node_is_ctl(gcr_node_kind(file->node)) || may_read_on(file))
+		return 0;
+	return gcr_session_may_read(request, file->node);
+}
+
 /* The callback gcr_render_turn.run. */
 static void finish_open(struct gcr_render_turn *turn, int result)
 {
@@ -283,7 +305,12 @@ static void finish_open(struct gcr_render_turn *turn, int result)
 
 	fuse_req_interrupt_func(pending->request, NULL, NULL);
 	if (!result)
+		result = check_reader(pending->request, file);
+	if (!result)
 		result = render(daemon_of(pending->request), fuse_req_ctx(pending->request), file);
+	/* Again, since the text may be that of the other user's program. */
+	if (!result)
+		result = check_reader(pending->request, file);
 	if (result < 0) {
 		fuse_reply_err(pending->request, -result);
 		return;
@@ -417,16 +444,6 @@ static void do_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *
 		gcr_gpus_when_fresh(daemon->gpus, wait_for_turn, pending);
 	else
 		finish_open(&pending->turn, 0);
-}
-
-/*
- * May the opener keep reading events? Not if the process has become another user's: its events are
- * that user's from then on.
- */
-static bool may_read_on(const struct file *file)
-{
-	return !file->process || !file->opener.uid ||
-	       gcr_process_is_still_of(file->process, file->opener.uid);
 }
 
 static void do_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset,
@@ -620,6 +637,7 @@ static void do_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_inf
 {
 	struct gcr_daemon *daemon = daemon_of(request);
 	_cleanup_(file_unref_cleanup) struct file *file = NULL;
+	enum gcr_node_kind kind = gcr_node_kind(node);
 	int result;
 
 	result = file_create(request, node, info->flags, &file);
@@ -629,6 +647,9 @@ static void do_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_inf
 		result = gcr_tree_list(daemon, fuse_req_ctx(request), node, add_entry,
 				       &file->listing);
 	}
+	/* The listing may have waited for its turn, and root has taken the directory away. */
+	if (!result && gcr_node_is_in_subtree(kind))
+		result = gcr_session_may_read(request, node);
 	if (result < 0) {
 		fuse_reply_err(request, -result);
 		return;

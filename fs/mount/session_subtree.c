@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "fs/base/access.h"
 #include "fs/base/log.h"
 #include "fs/base/refusals.h"
 #include "fs/image/place.h"
@@ -219,14 +221,19 @@ static struct timespec time_of(int valid, int flag, int now_flag, const struct t
 	return valid & flag ? *time : (struct timespec){.tv_nsec = UTIME_OMIT};
 }
 
-static int truncate_item(struct gcr_subtree *subtree, uint32_t item, uid_t uid, uint64_t bytes,
-			 struct gcr_subtree_file *file)
+static struct gcr_access access_of(fuse_req_t request)
+{
+	const struct fuse_ctx *caller = fuse_req_ctx(request);
+
+	return (struct gcr_access){.pid = caller->pid, .uid = caller->uid, .gid = caller->gid};
+}
+
+static int truncate_item(fuse_req_t request, struct gcr_subtree *subtree, uint32_t item,
+			 uint64_t bytes, struct gcr_subtree_file *file)
 {
 	_cleanup_(gcr_subtree_close_cleanup) struct gcr_subtree_file *opened = NULL;
-	int result = file ? 0 : gcr_subtree_open(subtree, item, O_WRONLY, &opened);
-
-	if (opened)
-		gcr_subtree_opened_by(opened, uid);
+	const struct gcr_access caller = access_of(request);
+	int result = file ? 0 : gcr_subtree_open_as(subtree, item, O_WRONLY, &caller, &opened);
 
 	return result ? result : gcr_subtree_truncate(file ? file : opened, bytes);
 }
@@ -286,8 +293,7 @@ void gcr_session_set(fuse_req_t request, fuse_ino_t node, const struct stat *sta
 		result = check_owner(subtree, item, fuse_req_ctx(request)->uid, valid,
 				     stat->st_mode);
 	if (!result && valid & FUSE_SET_ATTR_SIZE)
-		result = truncate_item(subtree, item, fuse_req_ctx(request)->uid,
-				       (uint64_t)stat->st_size, file);
+		result = truncate_item(request, subtree, item, (uint64_t)stat->st_size, file);
 	if (!result && valid & others)
 		result = gcr_subtree_set(subtree, item, &attributes);
 	if (!result)
@@ -327,14 +333,22 @@ int gcr_session_open(fuse_req_t request, fuse_ino_t node, int flags,
 		     struct gcr_subtree_file **ret_file)
 {
 	_cleanup_(gcr_subtree_unref_cleanup) struct gcr_subtree *subtree = NULL;
+	const struct gcr_access caller = access_of(request);
 	uint32_t item;
 	int result = find(request, node, &subtree, &item);
 
 	if (!result)
-		result = gcr_subtree_open(subtree, item, flags, ret_file);
-	if (!result)
-		gcr_subtree_opened_by(*ret_file, fuse_req_ctx(request)->uid);
+		result = gcr_subtree_open_as(subtree, item, flags, &caller, ret_file);
 	return result;
+}
+
+int gcr_session_may_read(fuse_req_t request, fuse_ino_t node)
+{
+	const struct gcr_access caller = access_of(request);
+	struct stat stat;
+	int result = gcr_tree_getattr(fuse_req_userdata(request), node, &stat);
+
+	return result < 0 ? result : gcr_access_check(&caller, &stat, R_OK);
 }
 
 int gcr_session_truncate(fuse_req_t request, fuse_ino_t node, int flags,
@@ -349,7 +363,7 @@ int gcr_session_truncate(fuse_req_t request, fuse_ino_t node, int flags,
 	 * writing.
 	 */
 	return result ? result
-		      : truncate_item(subtree, item, fuse_req_ctx(request)->uid, 0,
+		      : truncate_item(request, subtree, item, 0,
 				      (flags & O_ACCMODE) == O_RDONLY ? NULL : file);
 }
 

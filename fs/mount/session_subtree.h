@@ -48,6 +48,12 @@ int gcr_session_open(fuse_req_t request, fuse_ino_t node, int flags,
 /* Applies O_TRUNC to a file that has been opened with the other @flags. */
 int gcr_session_truncate(fuse_req_t request, fuse_ino_t node, int flags,
 			 struct gcr_subtree_file *file);
+/*
+ * May the caller read the file, or list the directory, as its owner and mode are now? The kernel
+ * has permitted that before the request waited for its turn. 0, -EACCES, or an error of
+ * gcr_tree_getattr().
+ */
+int gcr_session_may_read(fuse_req_t request, fuse_ino_t node);
 int gcr_session_create_file(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode,
 			    int flags, struct fuse_entry_param *ret_entry,
 			    struct gcr_subtree_file **ret_file);

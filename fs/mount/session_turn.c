@@ -354,10 +354,7 @@ static void submit(struct job *job, uid_t uid)
 
 static bool is_below(fuse_ino_t node)
 {
-	enum gcr_node_kind kind = gcr_node_kind(node);
-
-	return kind == GCR_NODE_ITEM || kind == GCR_NODE_SNAPSHOT ||
-	       kind == GCR_NODE_PLACE_SNAPSHOT;
+	return gcr_node_is_in_subtree(gcr_node_kind(node));
 }
 
 /*

@@ -130,6 +130,12 @@ bool gcr_node_needs_gpus(enum gcr_node_kind kind)
 	       kind == GCR_NODE_ROOT_METRICS || kind == GCR_NODE_GPU_STATUS;
 }
 
+bool gcr_node_is_in_subtree(enum gcr_node_kind kind)
+{
+	return kind == GCR_NODE_SNAPSHOT || kind == GCR_NODE_PLACE_SNAPSHOT ||
+	       kind == GCR_NODE_ITEM;
+}
+
 /* Is the kind @above, or below it? */
 static bool is_of(enum gcr_node_kind kind, enum gcr_node_kind above)
 {
@@ -512,12 +518,6 @@ static int lookup_item(struct gcr_daemon *daemon, fuse_ino_t parent, const char 
 	return 0;
 }
 
-static bool is_in_subtree(enum gcr_node_kind kind)
-{
-	return kind == GCR_NODE_SNAPSHOT || kind == GCR_NODE_PLACE_SNAPSHOT ||
-	       kind == GCR_NODE_ITEM;
-}
-
 /* Has the directory @parent an entry of this kind? */
 static bool has_entry(struct gcr_daemon *daemon, fuse_ino_t parent, enum gcr_node_kind kind)
 {
@@ -579,7 +579,7 @@ int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fu
 
 	parent = follow(daemon, parent);
 	parent_kind = gcr_node_kind(parent);
-	if (is_in_subtree(parent_kind))
+	if (gcr_node_is_in_subtree(parent_kind))
 		return lookup_item(daemon, parent, name, ret_entry);
 	for (int kind = GCR_NODE_ROOT_CTL; kind < GCR_NODE_KINDS_COUNT && !entry.ino; kind++)
 		if (shapes[kind].parent == parent_kind && shapes[kind].name &&
@@ -744,7 +744,7 @@ int gcr_tree_list(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse
 	}
 	if (parent == GCR_NODE_ROOT && !result)
 		result = list_root(daemon, caller, add, data);
-	if (is_in_subtree(parent) && !result)
+	if (gcr_node_is_in_subtree(parent) && !result)
 		result = list_items(daemon, node, add, data);
 	return result;
 }

@@ -74,6 +74,8 @@ const char *gcr_node_name(fuse_ino_t node);
 
 bool gcr_node_is_ctl(enum gcr_node_kind kind);
 bool gcr_node_is_events(enum gcr_node_kind kind);
+/* Is it a `snapshot`, or below one? */
+bool gcr_node_is_in_subtree(enum gcr_node_kind kind);
 
 /* Does the text contain VRAM figures, so that the GPUs should be asked before it is rendered? */
 bool gcr_node_needs_gpus(enum gcr_node_kind kind);

@@ -4,7 +4,8 @@
  * change it. An item is an entry that the kernel knows: a name in a directory, which is another
  * item, with a number. Items have no descriptors; an item's path is resolved at each use, never
  * through a symbolic link and never out of the subtree. Modes and owners are those of the tree
- * itself; the kernel has checked permissions before it sends a request.
+ * itself; the kernel has checked permissions before it sends a request, and gcr_subtree_open_as()
+ * checks them again.
  *
  * A verb takes precedence over writers: when it begins, files that are open for writing become
  * read-only for good, and nothing is changed until the verb has ended. Readers are not affected.
@@ -18,6 +19,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
+struct gcr_access;
 struct gcr_subtree;	 /* reference-counted, thread-safe */
 struct gcr_subtree_file; /* one open file of a subtree */
 struct gcr_pack_entry;
@@ -176,6 +178,13 @@ int gcr_subtree_set(struct gcr_subtree *subtree, uint32_t item,
 /* @flags as of open(2): access mode, O_TRUNC, O_APPEND. */
 int gcr_subtree_open(struct gcr_subtree *subtree, uint32_t item, int flags,
 		     struct gcr_subtree_file **ret_file);
+/*
+ * The same for a user's process, which the kernel has permitted to open the file: checks that its
+ * present owner and mode permit that still (gcr_access_check()), before O_TRUNC and for all later
+ * changes. -EACCES: root has taken the file away since. No lock held.
+ */
+int gcr_subtree_open_as(struct gcr_subtree *subtree, uint32_t item, int flags,
+			const struct gcr_access *caller, struct gcr_subtree_file **ret_file);
 /* Create a file: -EEXIST. */
 int gcr_subtree_create_file(struct gcr_subtree *subtree, uint32_t parent, const char *name,
 			    int flags, mode_t mode, uid_t uid, gid_t gid,
@@ -184,7 +193,8 @@ int gcr_subtree_create_file(struct gcr_subtree *subtree, uint32_t parent, const 
 void gcr_subtree_close(struct gcr_subtree_file *file);	      /* NULL is allowed */
 int gcr_subtree_file_fd(const struct gcr_subtree_file *file); /* stays the file's */
 /*
- * Set the user who has opened the file, before its first use. If root later changes the file's
+ * Set the user who has created the file, before its first use (gcr_subtree_open_as() sets the user
+ * who opens it). If root later changes the file's
  * owner or mode, writes are still allowed to root, and to the owner if the mode allows; for others
  * they fail with -EPERM.
  */

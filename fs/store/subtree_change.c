@@ -9,12 +9,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "fs/base/access.h"
 #include "fs/store/store.h"
 
 #define PAGE_BYTES (2ull << 20)	 /* a huge page: the unit of allocation */
 #define FILL_BYTES (64ull << 20) /* per step; then a verb may have begun */
 #define HOLES_MAX  1024		 /* between checks for a verb; there may be millions */
+#define FMODE_EXEC 0x20		 /* in the kernel's flags of an open for execve(2) */
 
 /*
  * The most that the file may allocate to have data everywhere between @offset and @end: the huge
@@ -334,6 +337,49 @@ int gcr_subtree_open(struct gcr_subtree *subtree, uint32_t item, int flags,
 	pthread_mutex_lock(&subtree->lock);
 	result = gcr_subtree_open_locked(subtree, item, flags, false, &file);
 	pthread_mutex_unlock(&subtree->lock);
+	if (!result && file->is_writable && flags & O_TRUNC)
+		result = gcr_subtree_truncate(file, 0);
+	if (!result)
+		*ret_file = TAKE_PTR(file);
+	return result;
+}
+
+/* What open(2) with these flags asks of the file's mode; execve(2) does not ask to read it. */
+static int wanted_by(int flags)
+{
+	int wanted = (flags & O_ACCMODE) == O_RDONLY   ? R_OK
+		     : (flags & O_ACCMODE) == O_WRONLY ? W_OK
+						       : R_OK | W_OK;
+
+	if (flags & FMODE_EXEC && wanted == R_OK)
+		wanted = X_OK;
+	return flags & O_TRUNC ? wanted | W_OK : wanted;
+}
+
+/*
+ * Root's later changes of the file's owner or mode are noticed by check_rights(), since the open
+ * file has the number of the earlier ones: all of these are in the attributes that are looked at.
+ */
+static int check_opener(const struct gcr_subtree_file *file, int flags,
+			const struct gcr_access *caller)
+{
+	struct stat stat;
+
+	if (fstat(file->inode->fd, &stat) < 0)
+		return -errno;
+	return gcr_access_check(caller, &stat, wanted_by(flags));
+}
+
+int gcr_subtree_open_as(struct gcr_subtree *subtree, uint32_t item, int flags,
+			const struct gcr_access *caller, struct gcr_subtree_file **ret_file)
+{
+	_cleanup_(gcr_subtree_close_cleanup) struct gcr_subtree_file *file = NULL;
+	int result = gcr_subtree_open(subtree, item, flags & ~O_TRUNC, &file);
+
+	if (result < 0)
+		return result;
+	gcr_subtree_opened_by(file, caller->uid);
+	result = check_opener(file, flags, caller);
 	if (!result && file->is_writable && flags & O_TRUNC)
 		result = gcr_subtree_truncate(file, 0);
 	if (!result)

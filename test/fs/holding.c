@@ -5,9 +5,12 @@
  * answer. The file that GPUCR_TEST_HOLDING names has numbers of 64 bits. While the first is not 0,
  * the thread is held. The second is the number of seconds by which the monotonic clock is ahead,
  * for the watchdog's thread alone. While the third is not 0, writes to files below
- * GPUCR_TEST_HOLDING_DISK are held. In the fourth the library counts the held writes.
+ * GPUCR_TEST_HOLDING_DISK are held. In the fourth the library counts the held writes. While the
+ * fifth is not 0, the daemon's threads that begin to write a text for a reader are held; the sixth
+ * is the number of these.
  */
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -26,6 +29,8 @@ struct words {
 	_Atomic int64_t ahead_sec;
 	_Atomic int64_t is_disk_held;
 	_Atomic int64_t held_writes; /* number of writes held */
+	_Atomic int64_t are_texts_held;
+	_Atomic int64_t held_texts;
 };
 
 static struct words none;
@@ -107,4 +112,17 @@ ssize_t pwrite64(int fd, const void *bytes, size_t size, off64_t at)
 			usleep(1000);
 	}
 	return next(fd, bytes, size, at);
+}
+
+FILE *open_memstream(char **text, size_t *size)
+{
+	FILE *(*next)(char **, size_t *) = (__typeof__(next))dlsym(RTLD_NEXT, "open_memstream");
+
+	if (atomic_load(&words->are_texts_held) &&
+	    !strcmp(program_invocation_short_name, "gpucrfs")) {
+		atomic_fetch_add(&words->held_texts, 1);
+		while (atomic_load(&words->are_texts_held))
+			usleep(1000);
+	}
+	return next(text, size);
 }

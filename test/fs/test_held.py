@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: MIT
 """The watchdog: a service manager, which is the test, hears no more of a daemon in which a request is
-held up, until that goes on. A verb may take as long as it has been given."""
+held up, until that goes on. A verb may take as long as it has been given. And what root does while a user's requests
+are held up."""
+import json
 import os
 import re
 import select
 import socket
+import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import holding
-from harness import Machine, check, equal, same_for_both, wait_for
+from harness import NOBODY, Machine, check, equal, error_of, is_root, same_for_both, wait_for
 
 WATCHDOG_USEC = 300000
+ROOM = 4002  # a group
+# openat and pwrite64
+WAITING_CALLS = {'x86_64': ('257', '18'), 'aarch64': ('56', '68')}[os.uname().machine]
 
 
 class Manager:
@@ -132,6 +139,164 @@ def test_long_verbs_are_legal():
         equal(machine.state(demo.pid), 'frozen')
         machine.must(demo.pid, 'thaw')
         demo.wait_ticks()
+
+
+TURNS = 4  # that a user has below any `snapshot`
+LOST = {'read': lambda path: os.open(path, os.O_RDONLY),
+        'write': lambda path: os.open(path, os.O_WRONLY),
+        'change': lambda path: os.open(path, os.O_RDWR),
+        'empty': lambda path: os.open(path, os.O_RDONLY | os.O_TRUNC)}
+CALLS = {**LOST, 'list': os.listdir, 'group': LOST['read'], 'own': LOST['change']}
+
+
+def make_file(path, mode):
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, mode))
+
+
+def user(work):
+    """A process of NOBODY's, with ROOM among its groups."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            os.setgroups([ROOM])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def ends_well(pid):
+    equal(os.waitpid(pid, 0)[1], 0)
+
+
+def call_in_threads(snapshot, out):
+    """He writes to as many files as he has turns, and then calls what has to wait for them."""
+    found = {}
+
+    def call(name, function):
+        found[name] = error_of(lambda: function(f'{snapshot}/{name}'))
+
+    def write(name):
+        fd = os.open(f'{snapshot}/{name}', os.O_WRONLY)
+        os.pwrite(fd, b'x', 0)
+
+    writers = [threading.Thread(target=write, args=(f'held-{i}',)) for i in range(TURNS)]
+    for thread in writers:
+        thread.start()
+    os.read(out[0], 1)  # all four are held
+    others = [threading.Thread(target=call, args=one) for one in CALLS.items()]
+    for thread in others:
+        thread.start()
+    for thread in writers + others:
+        thread.join()
+    os.write(out[1], json.dumps(found).encode())
+
+
+def waiting(pid):
+    """How many of the process's threads wait for an answer of the mount's."""
+    count = 0
+    for tid in os.listdir(f'/proc/{pid}/task'):
+        with open(f'/proc/{pid}/task/{tid}/syscall', encoding='utf-8') as file:
+            count += file.read().split()[0] in WAITING_CALLS
+    return count
+
+
+def test_chown_overtakes_opens():
+    """Opens and listings that the kernel has permitted wait for the user's turn; root
+    takes the files away meanwhile: none is served by what the user had before."""
+    no_sanitizers()
+    if not is_root():
+        raise harness.Skip('several users are needed')
+    with Machine(start=False) as machine:
+        held = holding.Holding(machine.directory, machine.runtime)
+        machine.start(env=held.env)
+        place = machine.path('place')
+        snapshot = f'{place}/snapshot'
+
+        def make():
+            os.umask(0)
+            os.mkdir(place)
+            os.mkdir(f'{snapshot}/list', 0o755)
+            for name in *LOST, 'group', 'own', *(f'held-{i}' for i in range(TURNS)):
+                make_file(f'{snapshot}/{name}', 0o666)
+
+        ends_well(user(make))
+        to_us, to_child = os.pipe(), os.pipe()
+        held.set(False, 0, is_disk_held=True)
+        pid = user(lambda: call_in_threads(snapshot, (to_child[0], to_us[1])))
+        wait_for(lambda: held.held_writes() == TURNS, 'his turns to be taken')
+        os.write(to_child[1], b'x')
+        wait_for(lambda: waiting(pid) == TURNS + len(CALLS), 'his calls to wait')
+        for name in *LOST, 'list', 'group':
+            os.chown(f'{snapshot}/{name}', 0, ROOM if name == 'group' else 0)
+            os.chmod(f'{snapshot}/{name}', 0o640)
+        os.chmod(f'{snapshot}/own', 0o644)
+        held.set(False, 0)
+        ends_well(pid)
+        found = json.loads(os.read(to_us[0], 4096))
+        # What his groups and the new mode leave him he has.
+        equal(found, {**dict.fromkeys((*LOST, 'list'), 'EACCES'), 'group': 'ok', 'own': 'ok'})
+
+
+# A GPU program of NOBODY's that is root's and his by turns: PR_SET_DUMPABLE is 4.
+CHANGING = """
+import ctypes, os, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1)
+cuda = ctypes.CDLL(sys.argv[1])
+context = ctypes.c_void_p()
+print(cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), flush=True)
+while line := sys.stdin.readline():
+    print(ctypes.CDLL(None).prctl(4, int(line)), flush=True)
+"""
+
+
+def change(program, is_dumpable):
+    program.stdin.write(f'{is_dumpable}\n')
+    equal(program.stdout.readline(), '0\n')
+
+
+def open_held(held, path, meanwhile):
+    """How NOBODY's open ends, whose text is held meanwhile."""
+    count = held.held_texts()
+    held.hold_texts(True)
+    ours, his = os.pipe()
+    pid = user(lambda: os.write(his, error_of(lambda: os.close(os.open(path, os.O_RDONLY))).encode()))
+    wait_for(lambda: held.held_texts() > count, 'the text to be held')
+    meanwhile()
+    held.hold_texts(False)
+    ends_well(pid)
+    os.close(his)
+    with os.fdopen(ours) as pipe:
+        return pipe.read()
+
+
+def test_process_becomes_roots_while_its_user_opens():
+    """The text that is written for him is about a program of root's by then."""
+    no_sanitizers()
+    if not is_root():
+        raise harness.Skip('several users are needed')
+    with Machine(start=False) as machine:
+        held = holding.Holding(machine.directory)
+        machine.start(env=held.env)
+        library = f'{machine.env["GPUCR_SIM_LIBDIR"]}/libcuda.so.1'
+        with subprocess.Popen([sys.executable, '-c', CHANGING, library], text=True, bufsize=1,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              env=machine.env) as program:
+            try:
+                equal(program.stdout.readline(), '0 0\n')
+                wait_for(lambda: os.path.exists(machine.path(program.pid)), 'its directory')
+                for name in 'status', 'maps', 'error':
+                    path = machine.path(program.pid, name)
+                    equal(open_held(held, path, lambda: None), 'ok', name)
+                    equal(open_held(held, path, lambda: change(program, 0)), 'EACCES', name)
+                    change(program, 1)
+            finally:
+                program.kill()
 
 
 if __name__ == '__main__':

@@ -648,5 +648,162 @@ def test_more_rights_than_the_user():
         machine.must(capable.pid, 'thaw')
 
 
+GROUP = 12345
+
+
+def group_user(group=NOBODY):
+    """For prepare of child(): NOBODY, of this group."""
+    def become_it():
+        os.setgroups([])
+        os.setgid(group)
+        os.setuid(NOBODY)
+    return become_it
+
+
+def outcome(call, prepare):
+    return name_of(child(lambda: call() and 0, prepare))
+
+
+def texts(machine, pid, prepare):
+    """How opens of a process's files end."""
+    found = {outcome(lambda: os.open(machine.path(pid, name), os.O_RDONLY), prepare)
+             for name in ('status', 'maps', 'error', 'events', 'criu.log')}
+    equal(len(found), 1, f'one answer of {found}')
+    return found.pop()
+
+
+def verb_by(machine, pid, verb, prepare):
+    """By the process's ctl and by the root's; opened and written by the same."""
+    def write(name, text):
+        def do_it():
+            os.write(os.open(name, os.O_WRONLY), text.encode())
+        return outcome(do_it, prepare)
+
+    return [write(machine.ctl(pid), verb), write(machine.ctl(), f'{verb} {pid}')]
+
+
+def test_other_group():
+    """The kernel compares the groups too: a server that has its user's id and a group of its own
+    (sudo -g) is no other process's of that user."""
+    need_root()
+    same_for_both('whose a process is')
+    with vmm.machine() as machine:
+        demo = vmm.demo(machine, command=['setpriv', f'--reuid={NOBODY}', f'--regid={GROUP}',
+                                          '--clear-groups', *vendor.RUN, *vendor.DEMO])
+        equal(os.stat(machine.path(demo.pid)).st_uid, NOBODY)
+        user, member = group_user(), group_user(GROUP)
+        equal(verb_by(machine, demo.pid, 'freeze', user), ['EPERM', 'EPERM'])
+        words = read_as(NOBODY, machine.path('error'))
+        check(f'process {demo.pid} has group {GROUP}' in words and str(NOBODY) in words, words)
+        equal([texts(machine, demo.pid, user), texts(machine, demo.pid, member)], ['EACCES', 'ok'])
+        # Neither the opener nor the writer may be of another group.
+        for opener, writer in (user, member), (member, user), (None, user):
+            fd = opened(machine.ctl(demo.pid), prepare=opener)
+            equal(write_by(fd, 'freeze', prepare=writer), 'EPERM')
+            os.close(fd)
+        equal(machine.state(demo.pid), 'running')
+        equal(verb_by(machine, demo.pid, 'freeze', member)[0], 'ok')
+        snapshot = machine.path(demo.pid, 'snapshot')
+        file = f'{snapshot}/vram/{os.listdir(f"{snapshot}/vram")[0]}'
+        for call in (lambda: os.open(file, os.O_RDONLY), lambda: os.open(file, os.O_RDWR),
+                     lambda: os.listdir(f'{snapshot}/vram'), lambda: os.listdir(snapshot),
+                     lambda: os.open(f'{snapshot}/new', os.O_WRONLY | os.O_CREAT)):
+            equal([outcome(call, user), outcome(call, member), name_of(child(lambda: call() and 0))],
+                  ['EACCES', 'ok', 'ok'])
+        equal(outcome(lambda: os.unlink(file), user), 'EACCES')
+        equal(outcome(lambda: os.truncate(file, 0), user), 'EACCES')
+        equal(verb_by(machine, demo.pid, 'thaw', user), ['EPERM', 'EPERM'])
+        equal(verb_by(machine, demo.pid, 'thaw', member)[0], 'ok')
+
+
+# A user namespace with a map that is written by its maker: the id inside, and who makes it.
+APART = """
+import ctypes, os, sys
+inside, maker, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+os.setgroups([])
+if maker:
+    os.setgid(maker)
+    os.setuid(maker)
+    ctypes.CDLL(None).prctl(4, 1)
+pid = os.getpid()
+made, mapped = os.pipe(), os.pipe()
+if not os.fork():
+    os.read(made[0], 1)
+    for name, text in ('setgroups', 'deny'), ('uid_map', f'{inside} 65534 1'), ('gid_map', f'{inside} 65534 1'):
+        with open(f'/proc/{pid}/{name}', 'w') as file:
+            file.write(text)
+    os.write(mapped[1], b'x')
+    os._exit(0)
+if ctypes.CDLL(None).unshare(0x10000000):
+    sys.exit('no user namespace can be made')
+os.write(made[1], b'x')
+os.read(mapped[0], 1)
+os.wait()
+os.setresgid(inside, inside, inside)
+os.setresuid(inside, inside, inside)
+os.execvp(command[0], command)
+"""
+
+
+def enter_user_namespace(pid, inside):
+    """For prepare of child()."""
+    def enter():
+        fd = os.open(f'/proc/{pid}/ns/user', os.O_RDONLY)
+        os.setgroups([])
+        if LIBC.setns(fd, 0x10000000):
+            raise OSError(errno.EPERM, 'setns')
+        os.setresgid(inside, inside, inside)
+        os.setresuid(inside, inside, inside)
+    return enter
+
+
+def need_user_namespaces():
+    need_root()
+    same_for_both('whose a process is')
+    if child(lambda: LIBC.unshare(0x10000000) and errno.ENOSYS, group_user()):
+        raise Skip('no user namespace can be made')
+
+
+def apart(machine, inside, maker):
+    return machine.ready_demo(command=[sys.executable, '-c', APART, str(inside), str(maker),
+                                       *vendor.RUN, *vendor.DEMO])
+
+
+def test_user_namespaces_of_roots():
+    """The kernel lets no process outside look into one that root has put there (PrivateUsers=),
+    whatever its user; and none inside into one outside."""
+    need_user_namespaces()
+    with Machine() as machine:
+        theirs = machine.ready_demo(uid=NOBODY)
+        for inside in NOBODY, 0:
+            demo = apart(machine, inside, 0)
+            equal(os.stat(machine.path(demo.pid)).st_uid, NOBODY)
+            user, resident = group_user(), enter_user_namespace(demo.pid, inside)
+            equal(verb_by(machine, demo.pid, 'freeze', user), ['EPERM', 'EPERM'])
+            words = read_as(NOBODY, machine.path('error'))
+            name = os.readlink(f'/proc/{demo.pid}/ns/user')
+            check(name in words, f'{name} in {words}')
+            equal([texts(machine, demo.pid, user), texts(machine, demo.pid, resident)], ['EACCES', 'ok'])
+            equal(outcome(lambda: os.listdir(machine.path(demo.pid, 'snapshot')), user), 'EACCES')
+            # No verb is under way that could be cancelled.
+            equal(verb_by(machine, demo.pid, 'cancel', resident), ['EBUSY', 'EBUSY'])
+            equal(verb_by(machine, theirs.pid, 'cancel', resident), ['EPERM', 'EPERM'])
+            equal(verb_by(machine, theirs.pid, 'cancel', user), ['EBUSY', 'EBUSY'])
+            equal([texts(machine, theirs.pid, one) for one in (user, resident)], ['ok', 'EACCES'])
+
+
+def test_user_namespaces_of_his_own():
+    """Who has made it has all rights in it."""
+    need_user_namespaces()
+    with Machine() as machine:
+        for inside in NOBODY, 0:
+            demo = apart(machine, inside, NOBODY)
+            user = group_user()
+            equal(texts(machine, demo.pid, user), 'ok')
+            for prepare in user, enter_user_namespace(demo.pid, inside):
+                equal(verb_by(machine, demo.pid, 'cancel', prepare), ['EBUSY', 'EBUSY'])
+                equal(outcome(lambda: os.listdir(machine.path(demo.pid, 'snapshot')), prepare), 'ok')
+
+
 if __name__ == '__main__':
     harness.main(globals(), at_once=4)

@@ -14,9 +14,12 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include "fs/base/access.h"
 #include "fs/store/inodes.h"
 #include "fs/store/store.h"
 #include "test/unit/test.h"
+
+#define SOMEBODY 65533
 
 static char directory[64];
 static struct gcr_subtree *subtree;
@@ -355,6 +358,46 @@ static void test_verbs(void)
 }
 
 /*
+ * A user's open that comes after root's change of owner or mode has no more rights than the file
+ * gives now, however long the open has waited.
+ */
+static void test_taken_away(void)
+{
+	const struct gcr_access user = {.uid = SOMEBODY, .gid = SOMEBODY};
+	const struct gcr_access root = {.pid = getpid()};
+	struct gcr_subtree_bytes bytes;
+	struct gcr_subtree_attributes roots = {
+		.is_by_root = true, .times = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_OMIT}}};
+	struct gcr_subtree_file *file;
+	uint32_t item;
+
+	if (geteuid())
+		return;
+	start();
+	gcr_subtree_close(make_file(GCR_SUBTREE_ROOT, "taken", &item));
+	roots.uid = roots.gid = SOMEBODY;
+	CHECK(!gcr_subtree_set(subtree, item, &roots));
+	CHECK(!gcr_subtree_open_as(subtree, item, O_RDWR, &user, &file));
+	CHECK(gcr_subtree_write(file, "his", 3, 0) == 3);
+	roots.uid = roots.gid = 0;
+	CHECK(!gcr_subtree_set(subtree, item, &roots));
+	CHECK(gcr_subtree_write(file, "x", 1, 0) == -EPERM);
+	gcr_subtree_close(file);
+	/* The kernel has permitted these, before root's change. */
+	for (int flags = O_RDONLY; flags <= O_RDWR; flags++)
+		CHECK(gcr_subtree_open_as(subtree, item, flags, &user, &file) == -EACCES);
+	CHECK(gcr_subtree_open_as(subtree, item, O_RDONLY | O_TRUNC, &user, &file) == -EACCES);
+	CHECK(gcr_subtree_open_as(subtree, item, O_WRONLY | O_TRUNC, &user, &file) == -EACCES);
+	CHECK(!gcr_subtree_open_as(subtree, item, O_RDWR, &root, &file));
+	CHECK(!gcr_subtree_read(file, 0, 100, &bytes));
+	CHECK(bytes.size == 3 && !memcmp(bytes.bytes, "his", 3));
+	gcr_subtree_read_done(file, &bytes);
+	CHECK(gcr_subtree_write(file, "x", 1, 0) == 1);
+	gcr_subtree_close(file);
+	gcr_subtree_unref(TAKE_PTR(subtree));
+}
+
+/*
  * A directory that takes long to walk can be renamed only within its parent, not moved elsewhere.
  */
 static void test_move_of_many(void)
@@ -579,6 +622,7 @@ int main(void)
 	test_few_mappings();
 	test_many();
 	test_verbs();
+	test_taken_away();
 	test_depth();
 	test_move_of_many();
 	test_closed_and_opened();

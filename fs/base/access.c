@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT */
+/* Follows generic_permission() of the kernel; keeps no state. */
+#include "fs/base/access.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <linux/capability.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/cleanup.h"
+#include "lib/proc_file.h"
+#include "lib/procfs.h"
+
+/* The bits of one class of a mode are those of access(2). */
+_Static_assert(R_OK == S_IROTH && W_OK == S_IWOTH && X_OK == S_IXOTH, "modes of access(2)");
+
+static bool allows(mode_t class, int wanted)
+{
+	return !((mode_t)wanted & ~class);
+}
+
+/* Is @gid in the line "Groups:" of a thread's status? */
+static bool has_group(const char *status, gid_t gid)
+{
+	const char *text = strstr(status, "\nGroups:");
+
+	for (text = text ? text + strlen("\nGroups:") : ""; *text && *text != '\n';) {
+		char *end;
+		unsigned long group = strtoul(text, &end, 10);
+
+		if (end == text)
+			return false;
+		if (group == gid)
+			return true;
+		text = end + strspn(end, " \t");
+	}
+	return false;
+}
+
+/* The effective capabilities of a thread's status. */
+static uint64_t capabilities_of(const char *status)
+{
+	const char *text = strstr(status, "\nCapEff:");
+	uint64_t capabilities;
+
+	return text && sscanf(text, "\nCapEff: %" SCNx64, &capabilities) == 1 ? capabilities : 0;
+}
+
+/* Has the user namespace of the thread an id for @id of ours? @name: "uid_map" or "gid_map". */
+static bool has_id(pid_t pid, const char *name, uint32_t id)
+{
+	_cleanup_free_ char *text = NULL;
+	char path[GCR_PROC_PATH_BYTES];
+	uint32_t outside, count;
+
+	gcr_proc_path(path, pid, name);
+	if (gcr_file_read(path, &text, NULL) < 0)
+		return false;
+	for (const char *line = text; line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (sscanf(line, "%*u %" SCNu32 " %" SCNu32, &outside, &count) == 2 &&
+		    id >= outside && id - outside < count)
+			return true;
+	}
+	return false;
+}
+
+/* Do these capabilities allow what the file's mode does not? */
+static bool override(uint64_t capabilities, const struct stat *stat, int wanted)
+{
+	bool reads = S_ISDIR(stat->st_mode) ? !(wanted & W_OK) : wanted == R_OK;
+
+	if (reads && capabilities >> CAP_DAC_READ_SEARCH & 1)
+		return true;
+	return capabilities >> CAP_DAC_OVERRIDE & 1 &&
+	       (S_ISDIR(stat->st_mode) || !(wanted & X_OK) || stat->st_mode & 0111);
+}
+
+/* The same, if the thread's capabilities reach this file. */
+static bool overrides(pid_t pid, uint64_t capabilities, const struct stat *stat, int wanted)
+{
+	/* The map of our own user namespace has numbers of the one above it. */
+	return override(capabilities, stat, wanted) &&
+	       (gcr_proc_has_our_uid_map(pid) == 1 ||
+		(has_id(pid, "uid_map", stat->st_uid) && has_id(pid, "gid_map", stat->st_gid)));
+}
+
+/* For a caller of whom only the ids are known: a file of root's belongs to the others. */
+static int check_unknown(const struct gcr_access *caller, const struct stat *stat, int wanted)
+{
+	bool may_be_in_group = stat->st_gid || !caller->gid;
+
+	return stat->st_uid || allows(stat->st_mode, wanted) ||
+			       (may_be_in_group && allows(stat->st_mode >> 3, wanted))
+		       ? 0
+		       : -EACCES;
+}
+
+int gcr_access_check(const struct gcr_access *caller, const struct stat *stat, int wanted)
+{
+	_cleanup_free_ char *status = NULL;
+	mode_t class = stat->st_mode;
+	bool is_in_group;
+
+	if (!caller->uid)
+		return 0;
+	if (caller->uid == stat->st_uid && allows(class >> 6, wanted))
+		return 0;
+	if (gcr_proc_read(caller->pid, "status", &status, NULL) < 0)
+		return check_unknown(caller, stat, wanted);
+	is_in_group = caller->gid == stat->st_gid || has_group(status, stat->st_gid);
+	if (caller->uid == stat->st_uid)
+		class >>= 6;
+	else if (is_in_group)
+		class >>= 3;
+	if (allows(class, wanted) || overrides(caller->pid, capabilities_of(status), stat, wanted))
+		return 0;
+	return -EACCES;
+}

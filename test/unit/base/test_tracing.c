@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT */
+/* Whether a user's process may have another one: root of a container, and processes of its user. */
+#include "fs/base/tracing.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lib/procfs.h"
+#include "test/unit/test.h"
+
+#define SOMEBODY 65533
+#define GROUP	 4002
+
+/* A process of SOMEBODY's. */
+struct process {
+	gid_t gid;
+	bool is_apart; /* root of a user namespace of our root's, as of a container */
+	bool has_more; /* with another group to return to */
+	bool may_trace;
+};
+
+static void write_map(pid_t pid, const char *name)
+{
+	char path[64], text[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name);
+	snprintf(text, sizeof(text), "0 %u 1\n%u %u 1\n", SOMEBODY, GROUP, GROUP);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	CHECK(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+	close(fd);
+}
+
+static void become(const struct process *process)
+{
+	uid_t uid = process->is_apart ? 0 : SOMEBODY;
+	gid_t gid = process->is_apart && process->gid == SOMEBODY ? 0 : process->gid;
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {{0}};
+
+	CHECK(prctl(PR_SET_KEEPCAPS, 1) == 0);
+	CHECK(setgroups(0, NULL) == 0);
+	CHECK(setresgid(gid, gid, process->has_more ? GROUP : gid) == 0);
+	CHECK(setresuid(uid, uid, uid) == 0);
+	if (process->may_trace)
+		data[0].permitted = data[0].effective = 1u << CAP_SYS_PTRACE;
+	CHECK(syscall(SYS_capset, &header, data) == 0);
+	CHECK(prctl(PR_SET_DUMPABLE, 1) == 0);
+}
+
+/* Starts the process, in the namespace of @other if that is not 0. 0: there are no namespaces. */
+static pid_t start(const struct process *process, pid_t other)
+{
+	int made[2], mapped[2], fd;
+	char path[64], byte;
+	pid_t pid;
+
+	CHECK(pipe(made) == 0 && pipe(mapped) == 0);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(made[0]);
+		snprintf(path, sizeof(path), "/proc/%d/ns/user", (int)other);
+		fd = other ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+		if (other ? setns(fd, CLONE_NEWUSER) < 0
+			  : process->is_apart && unshare(CLONE_NEWUSER) < 0)
+			_exit(0);
+		CHECK(write(made[1], "", 1) == 1 && read(mapped[0], &byte, 1) == 1);
+		become(process);
+		CHECK(write(made[1], "", 1) == 1);
+		for (;;)
+			pause();
+	}
+	close(made[1]);
+	if (read(made[0], &byte, 1) != 1) {
+		CHECK(waitpid(pid, NULL, 0) == pid);
+		return 0;
+	}
+	if (process->is_apart && !other) {
+		write_map(pid, "uid_map");
+		write_map(pid, "gid_map");
+	}
+	CHECK(write(mapped[1], "", 1) == 1 && read(made[0], &byte, 1) == 1);
+	close(made[0]);
+	close(mapped[0]);
+	close(mapped[1]);
+	return pid;
+}
+
+static void end(pid_t pid)
+{
+	CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+}
+
+/* What is said to a process of SOMEBODY's about another one: quickly, and by looks. */
+static void check_pair(pid_t asker, gid_t gid, pid_t pid, int quickly, int by_looks)
+{
+	struct gcr_error error = {0};
+	struct gcr_tracer tracer;
+	uid_t owner;
+	gid_t unused;
+
+	CHECK(gcr_proc_owner(pid, &owner, &unused) == 0 && owner == SOMEBODY);
+	gcr_tracer_take(asker, SOMEBODY, gid, &tracer);
+	CHECK(gcr_tracer_check(&tracer, pid, owner, &error) == by_looks);
+	CHECK(gcr_tracer_check(&tracer, pid, 0, &error) == 0);
+	CHECK(gcr_tracer_check_quickly(asker, SOMEBODY, gid, pid, owner, &error) == quickly);
+	gcr_tracer_finish(&tracer);
+}
+
+static void test_groups(void)
+{
+	pid_t plain = start(&(struct process){.gid = SOMEBODY}, 0);
+	pid_t grouped = start(&(struct process){.gid = GROUP}, 0);
+	struct gcr_tracer root;
+
+	check_pair(plain, SOMEBODY, plain, 0, 0);
+	check_pair(plain, SOMEBODY, grouped, -EPERM, -EPERM);
+	check_pair(grouped, GROUP, grouped, 0, 0);
+	check_pair(grouped, GROUP, plain, -EPERM, -EPERM);
+	gcr_tracer_take(getpid(), 0, 0, &root);
+	CHECK(gcr_tracer_check(&root, grouped, SOMEBODY, &(struct gcr_error){0}) == 0);
+	gcr_tracer_finish(&root);
+	end(plain);
+	/* The process that asks has the capability to look into all. */
+	plain = start(&(struct process){.gid = SOMEBODY, .may_trace = true}, 0);
+	check_pair(plain, SOMEBODY, grouped, 0, 0);
+	end(plain);
+	end(grouped);
+}
+
+/* Root of a container, whose capabilities are fewer than root's mostly, has all of its processes.
+ */
+static void test_container(void)
+{
+	const struct process root = {.gid = SOMEBODY, .is_apart = true};
+	pid_t host = start(&(struct process){.gid = SOMEBODY}, 0);
+	pid_t inner = start(&root, 0);
+	pid_t grouped, more, other;
+
+	if (!inner) {
+		end(host);
+		return;
+	}
+	grouped = start(&(struct process){.gid = GROUP, .is_apart = true}, inner);
+	more = start(&(struct process){.gid = SOMEBODY, .is_apart = true, .has_more = true}, inner);
+	other = start(&root, 0);
+	CHECK(grouped && more && other);
+	check_pair(inner, SOMEBODY, inner, 0, 0);
+	check_pair(inner, SOMEBODY, grouped, 0, 0);
+	check_pair(inner, SOMEBODY, more, 0, 0);
+	check_pair(inner, SOMEBODY, host, -EAGAIN, -EPERM);
+	check_pair(host, SOMEBODY, inner, -EAGAIN, -EPERM);
+	check_pair(host, SOMEBODY, more, -EAGAIN, -EPERM);
+	/* Another container with the same map looks like this one, and is not. */
+	check_pair(other, SOMEBODY, inner, 0, -EPERM);
+	end(host);
+	host = start(&(struct process){.gid = SOMEBODY, .may_trace = true}, 0);
+	check_pair(host, SOMEBODY, inner, -EAGAIN, 0);
+	end(host);
+	end(other);
+	end(more);
+	end(grouped);
+	end(inner);
+}
+
+int main(void)
+{
+	if (geteuid())
+		SKIP("processes of several users are needed");
+	test_groups();
+	test_container();
+	return 0;
+}
