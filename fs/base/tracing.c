@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Follows __ptrace_may_access() and cap_capable() of the kernel; keeps no state. */
+/*
+ * Follows __ptrace_may_access() and cap_capable() of the kernel, but for has_gone_below(); keeps no
+ * state.
+ */
 #include "fs/base/tracing.h"
 
 #include <errno.h>
@@ -15,14 +18,22 @@
 #include "lib/proc_source.h"
 #include "lib/procfs.h"
 
-/* Does the descriptor refer to our user namespace? -errno. */
-static int is_our_namespace(int fd)
+/* Which user namespace the descriptor refers to; -1: ours. */
+static int identify(int fd, struct stat *ret_stat)
 {
-	struct stat ours, its;
+	return (fd < 0 ? stat("/proc/self/ns/user", ret_stat) : fstat(fd, ret_stat)) < 0 ? -errno
+											 : 0;
+}
 
-	if (stat("/proc/self/ns/user", &ours) < 0 || fstat(fd, &its) < 0)
-		return -errno;
-	return ours.st_dev == its.st_dev && ours.st_ino == its.st_ino;
+/* Do both refer to one user namespace? -errno. */
+static int is_same(int fd, int other_fd)
+{
+	struct stat one, other;
+	int result = identify(fd, &one);
+
+	if (!result)
+		result = identify(other_fd, &other);
+	return result < 0 ? result : one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
 /*
@@ -37,7 +48,7 @@ static int open_namespace(pid_t pid, int *ret_fd)
 	if (result == -EACCES && gcr_proc_has_our_uid_map(pid) == 1)
 		return 1;
 	if (!result)
-		result = is_our_namespace(fd);
+		result = is_same(fd, -1);
 	if (!result)
 		*ret_fd = TAKE_FD(fd);
 	return result;
@@ -71,43 +82,29 @@ void gcr_tracer_finish(struct gcr_tracer *tracer)
 	tracer->namespace_fd = -1;
 }
 
-/* Is the namespace of @fd the tracer's? -errno. */
-static int is_tracers(const struct gcr_tracer *tracer, int fd)
-{
-	struct stat tracers, its;
-
-	if (tracer->is_ours)
-		return is_our_namespace(fd);
-	if (fstat(tracer->namespace_fd, &tracers) < 0 || fstat(fd, &its) < 0)
-		return -errno;
-	return tracers.st_dev == its.st_dev && tracers.st_ino == its.st_ino;
-}
-
 /*
- * Has the tracer all rights in the user namespace of @fd, which is not the tracer's own? It has if
- * it is in a namespace above, and has made the one next below its own, or has CAP_SYS_PTRACE. 1, 0,
- * -errno.
+ * Is the user namespace of @fd below the other one (-1: ours)? 1, and *ret_maker is the user who
+ * has made the one that is next below that; 0; -errno.
  */
-static int rules(const struct gcr_tracer *tracer, int fd)
+static int is_below(int fd, int above_fd, uid_t *ret_maker)
 {
-	_cleanup_close_ int above = -1;
+	_cleanup_close_ int parent_fd = -1;
 
 	for (;;) {
-		uid_t owner;
 		int parent, result;
 
-		if (ioctl(fd, NS_GET_OWNER_UID, &owner) < 0)
+		if (ioctl(fd, NS_GET_OWNER_UID, ret_maker) < 0)
 			return -errno;
 		parent = ioctl(fd, NS_GET_PARENT);
-		/* EPERM: there is none, or it is above ours, where no tracer can be. */
+		/* EPERM: there is none, or it is above ours, where nobody is whom we serve. */
 		if (parent < 0)
 			return errno == EPERM ? 0 : -errno;
-		if (above >= 0)
-			close(above);
-		fd = above = parent;
-		result = is_tracers(tracer, fd);
+		if (parent_fd >= 0)
+			close(parent_fd);
+		fd = parent_fd = parent;
+		result = is_same(fd, above_fd);
 		if (result)
-			return result < 0 ? result : tracer->may_trace || owner == tracer->uid;
+			return result;
 	}
 }
 
@@ -149,19 +146,22 @@ static int explain_unknown(pid_t pid, int result, struct gcr_error *error)
 }
 
 /*
- * For two processes in one user namespace: have they the same group? Root of a namespace has all of
- * its processes.
+ * Has the tracer the group of the process? If both are in one user namespace (@are_together), its
+ * capability does instead, and root of a namespace has all of its processes.
  */
-static int check_group(const struct gcr_tracer *tracer, pid_t pid, struct gcr_error *error)
+static int check_group(const struct gcr_tracer *tracer, pid_t pid, bool are_together,
+		       struct gcr_error *error)
 {
 	struct gcr_proc_status status;
 	int result = gcr_proc_status(pid, &status);
 
 	if (result < 0)
 		return explain_unknown(pid, result, error);
-	if ((status.has_one_user && status.real_gid == tracer->gid) || tracer->may_trace)
+	if (status.has_one_user && status.real_gid == tracer->gid)
 		return 0;
-	if (!tracer->is_ours && gcr_proc_namespace_root(pid, "uid_map") == tracer->uid)
+	if (are_together &&
+	    (tracer->may_trace ||
+	     (!tracer->is_ours && gcr_proc_namespace_root(pid, "uid_map") == tracer->uid)))
 		return 0;
 	return explain_group(pid, status.real_gid, tracer->gid, error);
 }
@@ -171,15 +171,43 @@ static bool is_decided(uid_t uid, uid_t owner)
 	return !uid || uid != owner || geteuid();
 }
 
-/* Compares the namespaces, with that of the process in @fd; -1: it is ours. */
+/*
+ * Has the tracer, in a namespace above that of @fd, all rights there? It has if it has made the one
+ * next below its own, or has CAP_SYS_PTRACE. 1, 0, -errno.
+ */
+static int rules(const struct gcr_tracer *tracer, int fd)
+{
+	uid_t maker;
+	int result = fd < 0 ? 0 : is_below(fd, tracer->namespace_fd, &maker);
+
+	return result <= 0 ? result : tracer->may_trace || maker == tracer->uid;
+}
+
+/*
+ * Has the user gone into a namespace of his own making, below that of @fd (-1: ours)? The kernel
+ * asks for more, but that keeps no user from his processes: he has others above. 1, 0, -errno.
+ */
+static int has_gone_below(const struct gcr_tracer *tracer, int fd)
+{
+	uid_t maker;
+	int result = tracer->is_ours ? 0 : is_below(tracer->namespace_fd, fd, &maker);
+
+	return result <= 0 ? result : maker == tracer->uid;
+}
+
+/* Compares the namespaces, with that of the process in @fd (-1: ours). */
 static int check_namespace(const struct gcr_tracer *tracer, pid_t pid, int fd,
 			   struct gcr_error *error)
 {
-	int result = fd < 0 ? tracer->is_ours : tracer->is_ours ? 0 : is_tracers(tracer, fd);
+	int result = is_same(tracer->namespace_fd, fd);
 
 	if (result > 0)
-		return check_group(tracer, pid, error);
-	if (!result && fd >= 0)
+		return check_group(tracer, pid, true, error);
+	if (!result)
+		result = has_gone_below(tracer, fd);
+	if (result > 0)
+		return check_group(tracer, pid, false, error);
+	if (!result)
 		result = rules(tracer, fd);
 	if (result < 0)
 		return explain_unknown(pid, result, error);
@@ -207,29 +235,15 @@ int gcr_tracer_check(const struct gcr_tracer *tracer, pid_t pid, uid_t owner,
 	return check_namespace(tracer, pid, fd, error);
 }
 
-/* Have both the same map of user ids? False also if a map cannot be read. */
-static bool have_one_map(pid_t left, pid_t right)
-{
-	_cleanup_free_ char *lefts = NULL, *rights = NULL;
-	char path[GCR_PROC_PATH_BYTES];
-
-	gcr_proc_path(path, left, "uid_map");
-	if (gcr_file_read(path, &lefts, NULL) < 0)
-		return false;
-	gcr_proc_path(path, right, "uid_map");
-	return !gcr_file_read(path, &rights, NULL) && !strcmp(lefts, rights);
-}
-
 int gcr_tracer_check_quickly(pid_t caller, uid_t uid, gid_t gid, pid_t pid, uid_t owner,
 			     struct gcr_error *error)
 {
-	struct gcr_tracer tracer = {.uid = uid, .gid = gid, .namespace_fd = -1};
+	struct gcr_tracer tracer = {.uid = uid, .gid = gid, .is_ours = true, .namespace_fd = -1};
 
 	if (is_decided(uid, owner))
 		return 0;
-	if (!have_one_map(caller, pid))
+	if (gcr_proc_has_our_uid_map(caller) != 1 || gcr_proc_has_our_uid_map(pid) != 1)
 		return -EAGAIN;
-	tracer.is_ours = gcr_proc_has_our_uid_map(caller) == 1;
 	tracer.may_trace = has_sys_ptrace(caller);
-	return check_group(&tracer, pid, error);
+	return check_group(&tracer, pid, true, error);
 }

@@ -2,7 +2,8 @@
 /*
  * Would the kernel let a user's process look into another process of the same user id? ptrace(2)
  * compares the groups too, and asks for a capability in the process's user namespace (ptrace(2),
- * "Ptrace access mode checking"). Checks that are needed only where root serves users: for a daemon
+ * "Ptrace access mode checking"). From a user namespace that a user has made himself he has the
+ * processes above it as before. Checks that are needed only where root serves users: for a daemon
  * of another user the kernel makes them.
  */
 #ifndef GCR_FS_BASE_TRACING_H
@@ -39,9 +40,9 @@ int gcr_tracer_check(const struct gcr_tracer *tracer, pid_t pid, uid_t owner,
 		     struct gcr_error *error);
 
 /*
- * The same for a caller whose map of user ids is that of the process, which counts as a sign that
- * both are in one user namespace: looks at none of them. -EAGAIN, without a message: they have
- * different maps; else as above.
+ * The same if both have our map of user ids, which counts as a sign that both are in our user
+ * namespace: only root can make another one with that map. Looks at none of them. -EAGAIN, without
+ * a message: a map is another one; else as above.
  */
 int gcr_tracer_check_quickly(pid_t caller, uid_t uid, gid_t gid, pid_t pid, uid_t owner,
 			     struct gcr_error *error);

@@ -14,6 +14,7 @@
 #include "fs/store/subtree.h"
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
+#include "lib/procfs.h"
 
 GCR_DEFINE_CLEANUP(struct gcr_subtree *, gcr_subtree_unref);
 
@@ -34,7 +35,7 @@ static int is_places(struct gcr_place *place, void *data)
  * the request has a turn already (fs/mount/session_turn.h).
  */
 static int check_by_looks(struct gcr_daemon *daemon, const struct fuse_ctx *caller, pid_t pid,
-			  uid_t owner, bool is_text, struct gcr_error *error)
+			  bool is_text, struct gcr_error *error)
 {
 	_cleanup_(gcr_tracer_finish) struct gcr_tracer tracer = {.namespace_fd = -1};
 	_cleanup_(gcr_turn_end) struct gcr_turn turn = {0};
@@ -43,7 +44,23 @@ static int check_by_looks(struct gcr_daemon *daemon, const struct fuse_ctx *call
 		return gcr_error_set(error, EBUSY,
 				     "you have others wait for looks at processes; try again");
 	gcr_tracer_take(caller->pid, caller->uid, caller->gid, &tracer);
-	return gcr_tracer_check(&tracer, pid, owner, error);
+	return gcr_tracer_check(&tracer, pid, caller->uid, error);
+}
+
+/*
+ * Has the kernel let the caller in as the owner, rather than by a capability? The files of a freeze
+ * stay their user's when the process becomes root's, by prctl(2) for instance.
+ */
+static bool is_owners(const struct fuse_ctx *caller, struct gcr_process *process, bool is_text)
+{
+	struct gcr_proc_status status;
+	uid_t owner;
+	gid_t unused;
+
+	if (!caller->uid || gcr_process_find_owner(process, &owner, &unused) < 0)
+		return false;
+	return owner == caller->uid || (!is_text && !gcr_proc_status(process->pid, &status) &&
+					status.real_uid == caller->uid);
 }
 
 /*
@@ -56,17 +73,14 @@ static int check_owner(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
 {
 	struct gcr_error error = {0};
 	int result = -EAGAIN;
-	uid_t owner;
-	gid_t unused;
 
-	if (!caller->uid || gcr_process_find_owner(process, &owner, &unused) < 0 ||
-	    owner != caller->uid)
+	if (!is_owners(caller, process, is_text))
 		return 0;
 	if (is_text)
 		result = gcr_tracer_check_quickly(caller->pid, caller->uid, caller->gid,
-						  process->pid, owner, &error);
+						  process->pid, caller->uid, &error);
 	if (result == -EAGAIN)
-		result = check_by_looks(daemon, caller, process->pid, owner, is_text, &error);
+		result = check_by_looks(daemon, caller, process->pid, is_text, &error);
 	if (result < 0)
 		gcr_session_tell_refusal(daemon, caller->uid, &error);
 	return result == -EPERM ? -EACCES : result;

@@ -796,9 +796,14 @@ def test_user_namespaces_of_his_own():
     """Who has made it has all rights in it."""
     need_user_namespaces()
     with Machine() as machine:
+        theirs = machine.ready_demo(uid=NOBODY)
         for inside in NOBODY, 0:
             demo = apart(machine, inside, NOBODY)
             user = group_user()
+            # Nor does he lose what he has outside.
+            resident = enter_user_namespace(demo.pid, inside)
+            equal(verb_by(machine, theirs.pid, 'cancel', resident), ['EBUSY', 'EBUSY'])
+            equal(texts(machine, theirs.pid, resident), 'ok')
             equal(texts(machine, demo.pid, user), 'ok')
             for prepare in user, enter_user_namespace(demo.pid, inside):
                 equal(verb_by(machine, demo.pid, 'cancel', prepare), ['EBUSY', 'EBUSY'])

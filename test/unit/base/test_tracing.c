@@ -27,6 +27,7 @@ struct process {
 	bool is_apart; /* root of a user namespace of our root's, as of a container */
 	bool has_more; /* with another group to return to */
 	bool may_trace;
+	bool is_alone; /* in a user namespace that it has made itself, with all rights there */
 };
 
 static void write_map(pid_t pid, const char *name)
@@ -73,6 +74,9 @@ static pid_t start(const struct process *process, pid_t other)
 		close(made[0]);
 		snprintf(path, sizeof(path), "/proc/%d/ns/user", (int)other);
 		fd = other ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+		CHECK(!process->is_alone ||
+		      (!setresgid(SOMEBODY, SOMEBODY, SOMEBODY) &&
+		       !setresuid(SOMEBODY, SOMEBODY, SOMEBODY) && !prctl(PR_SET_DUMPABLE, 1)));
 		if (other ? setns(fd, CLONE_NEWUSER) < 0
 			  : process->is_apart && unshare(CLONE_NEWUSER) < 0)
 			_exit(0);
@@ -140,6 +144,31 @@ static void test_groups(void)
 	end(grouped);
 }
 
+/* Who goes into a namespace of his own has the same processes as before, with the same group. */
+static void test_own_namespace(void)
+{
+	const struct process alone = {
+		.gid = SOMEBODY, .is_apart = true, .may_trace = true, .is_alone = true};
+	pid_t plain = start(&(struct process){.gid = SOMEBODY}, 0);
+	pid_t grouped = start(&(struct process){.gid = GROUP}, 0);
+	pid_t inner = start(&alone, 0), other = start(&alone, 0);
+	pid_t roots = start(&(struct process){.gid = SOMEBODY, .is_apart = true}, 0);
+
+	if (inner && other && roots) {
+		check_pair(plain, SOMEBODY, inner, -EAGAIN, 0);
+		check_pair(inner, SOMEBODY, plain, -EAGAIN, 0);
+		check_pair(inner, SOMEBODY, grouped, -EAGAIN, -EPERM);
+		check_pair(inner, SOMEBODY, other, -EAGAIN, -EPERM);
+		check_pair(inner, SOMEBODY, roots, -EAGAIN, -EPERM);
+		check_pair(roots, SOMEBODY, inner, -EAGAIN, -EPERM);
+		end(roots);
+		end(other);
+		end(inner);
+	}
+	end(grouped);
+	end(plain);
+}
+
 /* Root of a container, whose capabilities are fewer than root's mostly, has all of its processes.
  */
 static void test_container(void)
@@ -157,14 +186,14 @@ static void test_container(void)
 	more = start(&(struct process){.gid = SOMEBODY, .is_apart = true, .has_more = true}, inner);
 	other = start(&root, 0);
 	CHECK(grouped && more && other);
-	check_pair(inner, SOMEBODY, inner, 0, 0);
-	check_pair(inner, SOMEBODY, grouped, 0, 0);
-	check_pair(inner, SOMEBODY, more, 0, 0);
+	check_pair(inner, SOMEBODY, inner, -EAGAIN, 0);
+	check_pair(inner, SOMEBODY, grouped, -EAGAIN, 0);
+	check_pair(inner, SOMEBODY, more, -EAGAIN, 0);
 	check_pair(inner, SOMEBODY, host, -EAGAIN, -EPERM);
 	check_pair(host, SOMEBODY, inner, -EAGAIN, -EPERM);
 	check_pair(host, SOMEBODY, more, -EAGAIN, -EPERM);
-	/* Another container with the same map looks like this one, and is not. */
-	check_pair(other, SOMEBODY, inner, 0, -EPERM);
+	/* Another container with the same map is another one. */
+	check_pair(other, SOMEBODY, inner, -EAGAIN, -EPERM);
 	end(host);
 	host = start(&(struct process){.gid = SOMEBODY, .may_trace = true}, 0);
 	check_pair(host, SOMEBODY, inner, -EAGAIN, 0);
@@ -180,6 +209,7 @@ int main(void)
 	if (geteuid())
 		SKIP("processes of several users are needed");
 	test_groups();
+	test_own_namespace();
 	test_container();
 	return 0;
 }
