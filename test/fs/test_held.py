@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The watchdog: a service manager, which is the test, hears no more of a daemon in which a request is
-held up, until that goes on. A verb may take as long as it has been given. And what root does while a user's requests
-are held up."""
+held up, until that goes on. A verb may take as long as it has been given. And what root does, or a
+process becomes, while a user's requests are held up."""
 import json
 import os
 import re
