@@ -5,7 +5,7 @@
  * The figures in backend/worker/copy.c and space.c come from this program.
  *
  *   cc -O2 -D_GNU_SOURCE -DHAVE_DIGEST_PTX -I. -I BUILD -o copy_path test/gpu/copy_path.c \
- *      lib/{beneath,digest,error,extent,pack,pack_codes,uuid}.c \
+ *      lib/{beneath,digest,error,extent,full_io,pack,pack_codes,printable,uuid}.c \
  *      backend/cuda/driver.c \
  *      backend/worker/{copy,cut,digest,nontemporal,numa,packed,pin,plan,session,space}.c \
  *      -ldl -llz4 -lpthread -lxxhash
