@@ -454,14 +454,14 @@ static void test_no_room(void)
 	CHECK(pack_all(packs, packer) == 4);
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
 	/*
-	 * The limit allows the preceding pages and half of this piece: after the failed change the
-	 * file must not be longer.
+	 * The limit allows the preceding pages and half of this piece: after the failed change,
+	 * which has the limit's error, the file must not be longer.
 	 */
 	CHECK(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
 	set_limit(5 * MIB);
-	CHECK(gcr_subtree_write(file, &taken, 8, 4 * MIB) == -ENOSPC);
-	CHECK(gcr_subtree_truncate(file, 4 * MIB + 1) == -ENOSPC);
-	CHECK(gcr_subtree_unpack_piece(packer, 2) == -ENOSPC);
+	CHECK(gcr_subtree_write(file, &taken, 8, 4 * MIB) == -EFBIG);
+	CHECK(gcr_subtree_truncate(file, 4 * MIB + 1) == -EFBIG);
+	CHECK(gcr_subtree_unpack_piece(packer, 2) == -EFBIG);
 	set_limit(RLIM_INFINITY);
 	gcr_subtree_pack_figures(subtree, &found);
 	CHECK(found.pieces == 4 && has_pattern(file, 8 * MIB, 7));
