@@ -160,7 +160,10 @@ int gcr_driver_to_checkpointed(struct gcr_driver_session *driver, struct gcr_err
 			continue;
 		if (answer.error)
 			result = gcr_error_set(error, EIO, "%s", answer.words);
-		/* An owner who has changed is not waited for: he does not change back. */
+		/*
+		 * Another owner is not waited for. If the process only was not dumpable for a
+		 * while, the next thaw brings it back.
+		 */
 		if (result == -EPERM || gcr_driver_is_hopeless(driver, result, since_usec))
 			return gcr_driver_stuck(state, result, error);
 		gcr_driver_session_pause(driver, GCR_DRIVER_RETRY_MSEC);

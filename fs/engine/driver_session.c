@@ -58,18 +58,6 @@ static bool is_writers(const struct gcr_driver_session *driver)
 	       (!gcr_process_find_owner(driver->process, &owner, &group) && owner == writer);
 }
 
-/*
- * Does the process have the owner that it had when the session began? It has another one as a
- * set-user-ID program, but also once it has made itself not dumpable.
- */
-static bool has_first_owner(const struct gcr_driver_session *driver)
-{
-	uid_t owner;
-	gid_t group;
-
-	return !gcr_process_find_owner(driver->process, &owner, &group) && owner == driver->owner;
-}
-
 void gcr_driver_session_init(struct gcr_driver_session *driver, struct gcr_task *task,
 			     const char *engine)
 {
@@ -392,14 +380,35 @@ static int call(struct gcr_driver_session *driver, uint16_t type, uint32_t timeo
 	return result;
 }
 
+/*
+ * Does the process have the owner that it had when the session began, and does a running process
+ * belong to the writer? The owner is another one if the process has become a set-user-ID program,
+ * but also once the process has made itself not dumpable. -ESRCH; -EPERM: another owner; -EIO: the
+ * owner could not be read now.
+ */
+static int check_owner(struct gcr_driver_session *driver, struct gcr_error *error)
+{
+	uid_t writer = driver->task->command->rights.uid;
+	uid_t owner;
+	gid_t group;
+	int result = gcr_process_find_owner(driver->process, &owner, &group);
+
+	if (result == -ESRCH)
+		return say_ending(driver, error);
+	if (result < 0)
+		return gcr_error_set(error, EIO, "the owner of process %d cannot be read: %s",
+				     (int)driver->process->pid, strerror(-result));
+	if (owner != driver->owner ||
+	    (driver->task->from == GCR_STATE_RUNNING && writer && owner != writer))
+		return gcr_driver_of_another(driver, error);
+	return 0;
+}
+
 int gcr_driver_may_lock(struct gcr_driver_session *driver, struct gcr_error *error)
 {
 	if (gcr_driver_sees_other_program(driver))
 		return say_ending(driver, error);
-	if (!has_first_owner(driver) ||
-	    (driver->task->from == GCR_STATE_RUNNING && !is_writers(driver)))
-		return gcr_driver_of_another(driver, error);
-	return 0;
+	return check_owner(driver, error);
 }
 
 /*

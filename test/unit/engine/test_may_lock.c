@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -78,10 +79,35 @@ static void check_others(enum gcr_state from, uid_t writer)
 	gcr_proc_set_source(NULL);
 	kill(process.pid, SIGKILL);
 	CHECK(waitpid(process.pid, NULL, 0) == process.pid);
+	CHECK(gcr_driver_may_lock(&driver, &error) == -ESRCH);
 	for (int i = 0; i < 2; i++) {
 		close(ready[i]);
 		close(go[i]);
 	}
+}
+
+/* A failure that passes is no other owner: the verb tries again. */
+static void check_without_descriptors(void)
+{
+	struct gcr_driver_session driver;
+	struct gcr_error error = {0};
+	struct rlimit limit, none;
+	int ready[2], go[2];
+
+	CHECK(pipe(ready) == 0 && pipe(go) == 0);
+	process.pid = start_child(ready[1], go[0]);
+	wait_for(ready[0]);
+	task.from = GCR_STATE_FROZEN;
+	gcr_driver_session_init(&driver, &task, "driver");
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	none = limit;
+	none.rlim_cur = 0;
+	CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+	CHECK(gcr_driver_may_lock(&driver, &error) == -EIO);
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	CHECK(gcr_driver_may_lock(&driver, &error) == 0);
+	kill(process.pid, SIGKILL);
+	CHECK(waitpid(process.pid, NULL, 0) == process.pid);
 }
 
 int main(void)
@@ -93,5 +119,6 @@ int main(void)
 	check_others(GCR_STATE_FROZEN, 0);
 	check_others(GCR_STATE_RUNNING, 65534);
 	check_others(GCR_STATE_RUNNING, 0);
+	check_without_descriptors();
 	return 0;
 }
