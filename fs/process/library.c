@@ -94,13 +94,19 @@ static void copy_generation(char to[40], const char from[40])
 		to[0] = '\0';
 }
 
-/* Notes the program of a library that registers now. Lock: process. */
-static void note_program_locked(struct gcr_process *process, const struct gcr_proc_program *program)
+/*
+ * Notes the program of a library that registers now. Returns true if the process had another one,
+ * of which nothing is frozen. Lock: process.
+ */
+static bool note_program_locked(struct gcr_process *process, const struct gcr_proc_program *program)
 {
-	if (gcr_proc_program_differs(&process->program, program) &&
-	    process->state == GCR_STATE_RUNNING && !process->snapshot)
+	bool is_new = gcr_proc_program_differs(&process->program, program) &&
+		      process->state == GCR_STATE_RUNNING && !process->snapshot;
+
+	if (is_new)
 		gcr_process_forget_program_locked(process);
 	process->program = *program;
+	return is_new;
 }
 
 int gcr_library_create(struct gcr_process *process, int fd, uint32_t number,
@@ -111,6 +117,7 @@ int gcr_library_create(struct gcr_process *process, int fd, uint32_t number,
 	_cleanup_close_ int page = page_fd;
 	struct gcr_library *library;
 	struct gcr_library *before;
+	bool is_new;
 
 	library = calloc(1, sizeof(*library));
 	if (!library)
@@ -127,10 +134,12 @@ int gcr_library_create(struct gcr_process *process, int fd, uint32_t number,
 	library->facts = *facts;
 	copy_generation(library->generation, registration->generation);
 	pthread_mutex_lock(&process->lock);
-	note_program_locked(process, program);
+	is_new = note_program_locked(process, program);
 	before = process->library;
 	process->library = library;
 	pthread_mutex_unlock(&process->lock);
+	if (is_new)
+		gcr_process_drop_kept(process);
 	gcr_library_unref(before);
 	*ret_library = library;
 	return 0;

@@ -105,6 +105,16 @@ void gcr_process_tell_registered(struct gcr_process *process)
 			processes->listeners[i]->registered(process);
 }
 
+void gcr_process_drop_kept(struct gcr_process *process)
+{
+	struct gcr_store *store = process->daemon->store;
+
+	if (!store)
+		return;
+	gcr_store_pool_drop(store, process->pid, process->start_ticks);
+	gcr_store_drop_kept(store, process->pid, process->start_ticks);
+}
+
 void gcr_process_remove(struct gcr_processes *processes, struct gcr_process *process,
 			const char *what, bool only_idle)
 {
@@ -127,10 +137,7 @@ void gcr_process_remove(struct gcr_processes *processes, struct gcr_process *pro
 	if (!removed)
 		return;
 
-	if (daemon->store) {
-		gcr_store_pool_drop(daemon->store, process->pid, process->start_ticks);
-		gcr_store_drop_kept(daemon->store, process->pid, process->start_ticks);
-	}
+	gcr_process_drop_kept(process);
 	/*
 	 * Only the bytes of an ended process are discarded. A living process that is removed is not
 	 * frozen and needs none; drop our reference only, since the snapshot may have other

@@ -233,6 +233,11 @@ int gcr_processes_find_listed(struct gcr_processes *processes, pid_t pid,
  * process.
  */
 void gcr_process_forget_program_locked(struct gcr_process *process);
+/*
+ * Drops what the store has ready for the next freeze of the process: the kept snapshot of the last
+ * one, and files of the pool. No lock held.
+ */
+void gcr_process_drop_kept(struct gcr_process *process);
 
 /*
  * Has the process ended? If so, takes it out of the table now (unless that has been done) and stops

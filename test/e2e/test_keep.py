@@ -9,6 +9,7 @@ import harness
 import vendor
 import vmm
 from harness import MIB, check, equal, error_of, same_for_both, wait_for
+from library import CONNECTING
 from pieces import Pieces, noise
 
 CHUNK = 65536
@@ -42,6 +43,32 @@ def test_cycles():
         check(kept_in_all(machine) >= 24 * MIB, 'kept_bytes')
         demo.end()
         wait_for(lambda: kept_in_all(machine) == 0, 'what is kept to go')
+
+
+def test_another_program():
+    """The process becomes another program by execve(2): nothing is kept of the first one for it,
+    since how much of it is copied would tell what the first one had."""
+    with vmm.machine(options=',keep=256M') as machine:
+        path = f'{machine.directory}/another'
+        with open(path, 'w', encoding='ascii') as file:
+            file.write(f'#!/bin/sh\nunset LD_PRELOAD\nexec {" ".join(vendor.RUN)} '
+                       f'{" ".join(vendor.DEMO)} --bytes 24M --buffers 4 --tick 50\n')
+        os.chmod(path, 0o755)
+        demo = vmm.demo(machine, '--bytes', '24M', '--buffers', 4, '--tick', 3,
+                        env={'LD_PRELOAD': CONNECTING, 'GPUCR_TEST_NEXT': path})
+        machine.must(demo.pid, 'freeze')
+        machine.must(demo.pid, 'thaw')
+        equal(kept(machine, demo.pid), 24 * MIB)
+        count = demo.output.lines.count('tick 1 ok')
+        os.kill(demo.pid, signal.SIGUSR1)
+        wait_for(lambda: demo.output.lines.count('tick 1 ok') > count, 'the other program')
+        machine.wait_status(demo.pid, 'engine', vendor.ENGINE)
+        machine.must(demo.pid, 'freeze')
+        equal(int(machine.status(demo.pid)['last_freeze_copied_bytes']), 24 * MIB)
+        machine.must(demo.pid, 'thaw')
+        machine.demos.remove(demo)  # its output is that of two programs
+        demo.popen.kill()
+        demo.popen.wait()
 
 
 def only_what_has_changed(options):
