@@ -446,6 +446,9 @@ static struct job *job_create(const struct gcr_file_identity *files, size_t coun
 	job->users = 1;
 	job->options = *options;
 	job->options.cancel = &job->is_cancelled;
+	/* Here too, since the threads can be done before anybody waits for them. */
+	if (options->cancel && atomic_load(options->cancel))
+		atomic_init(&job->is_cancelled, true);
 	job->files = calloc(count + 1, sizeof(*job->files));
 	if (options->rights)
 		job->rights = gcr_file_rights_copy(options->rights);

@@ -31,6 +31,13 @@ static void wait_until_asleep(pid_t tid)
 	}
 }
 
+/* Waits until a thread has begun: the others may make all the rounds before. */
+static void wait_begun(const _Atomic pid_t *tid)
+{
+	while (!atomic_load(tid))
+		sched_yield();
+}
+
 struct toucher {
 	pthread_t thread;
 	_Atomic pid_t tid;
@@ -108,8 +115,7 @@ static void run_touch(void)
 	for (size_t i = 0; i < 3; i++) {
 		touchers[i].allocation = &allocations[i];
 		CHECK(pthread_create(&touchers[i].thread, NULL, functions[i], &touchers[i]) == 0);
-		while (!atomic_load(&touchers[i].tid))
-			sched_yield();
+		wait_begun(&touchers[i].tid);
 		wait_until_asleep(touchers[i].tid);
 	}
 	check_children();
@@ -148,8 +154,10 @@ static void run_readers(void)
 	use_device(0);
 	make(6 * MIB);
 	make(100000);
-	for (size_t i = 0; i < 2; i++)
+	for (size_t i = 0; i < 2; i++) {
 		CHECK(pthread_create(&threads[i], NULL, read_on, &tids[i]) == 0);
+		wait_begun(&tids[i]);
+	}
 	for (int cycle = test_few(7, 20); cycle > 0; cycle--) {
 		unsigned before = atomic_load(&rounds);
 
@@ -215,6 +223,7 @@ static void run_writers(void)
 	for (unsigned i = 0; i < WRITERS; i++) {
 		writers[i] = (struct writer){.index = i};
 		CHECK(pthread_create(&writers[i].thread, NULL, write_on, &writers[i]) == 0);
+		wait_begun(&writers[i].tid);
 	}
 	for (int cycle = test_few(7, 20); cycle > 0; cycle--) {
 		unsigned before = atomic_load(&rounds);
