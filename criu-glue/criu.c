@@ -122,8 +122,7 @@ int gcr_criu_start_program(const struct gcr_criu_program *criu, const char *path
 			   struct gcr_error *error)
 {
 	/* LD_PRELOAD may be our own; a configuration file could set any option. */
-	static const char *const unwanted[] = {"LD_PRELOAD", "CRIU_CONFIG_FILE",
-					       GCR_CRIU_OWNER_VARIABLE, GCR_CRIU_DUMPABLE_VARIABLE};
+	static const char *const unwanted[] = {"LD_PRELOAD", "CRIU_CONFIG_FILE"};
 	_cleanup_(gcr_environment_free_cleanup) char **environment = NULL;
 	struct gcr_program program = {
 		.path = path,

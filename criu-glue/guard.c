@@ -39,8 +39,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "criu-glue/criu.h"
 #include "criu-glue/guard.h"
+#include "criu-glue/guard_dump.h"
 #include "criu-glue/guard_memory.h"
 #include "criu-glue/guard_rights.h"
 #include "lib/passing.h"
@@ -262,10 +262,9 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
  */
 static bool is_of_another(pid_t pid)
 {
-	const char *text = getenv(GCR_CRIU_ROOT_VARIABLE);
-	int root, fd;
+	int fd;
 
-	return text && sscanf(text, "%d:%d", &root, &fd) == 2 && root == pid &&
+	return gcr_guard_is_dump_root(pid, &fd) &&
 	       syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) < 0;
 }
 

@@ -27,10 +27,45 @@
 #include "criu-glue/criu.h"
 #include "criu-glue/guard.h"
 #include "criu-glue/guard_memory.h"
+#include "criu-glue/guard_rights.h"
+
+/* The root of the tree that is dumped; pid 0: none is. */
+static struct {
+	pid_t pid;
+	int pidfd;
+} root;
+
+/*
+ * Reads the variable when CRIU starts, and removes it there: what CRIU starts dumps nothing. In a
+ * program that starts CRIU the variable stays. CRIU does not run without the root that it was to
+ * get.
+ */
+__attribute__((constructor)) static void learn(int count, char **arguments, char **environment)
+{
+	const char *text = getenv(GCR_CRIU_ROOT_VARIABLE);
+	int length = 0;
+
+	(void)environment;
+	if (!text)
+		return;
+	if (sscanf(text, "%d:%d%n", &root.pid, &root.pidfd, &length) != 2 || text[length] ||
+	    root.pid <= 0) {
+		fprintf(stderr, "gpucr-criu-guard: the root of the tree is not known: %s\n", text);
+		_exit(1);
+	}
+	if (gcr_guard_is_in_criu("dump", count, arguments))
+		unsetenv(GCR_CRIU_ROOT_VARIABLE);
+}
 
 bool gcr_guard_is_dump(void)
 {
-	return getenv(GCR_CRIU_ROOT_VARIABLE);
+	return root.pid && !gcr_guard_has_owner();
+}
+
+bool gcr_guard_is_dump_root(pid_t pid, int *ret_pidfd)
+{
+	*ret_pidfd = root.pidfd;
+	return gcr_guard_is_dump() && root.pid == pid;
 }
 
 int gcr_guard_open(int fd, const char *name, int flags, mode_t mode)

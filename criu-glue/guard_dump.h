@@ -4,9 +4,16 @@
 #define GCR_CRIU_GLUE_GUARD_DUMP_H
 
 #include <stdbool.h>
+#include <sys/types.h>
 
-/* Does this CRIU dump a tree? The daemon has told it the root in the environment. */
+/*
+ * Does this CRIU dump a tree? The daemon has told it the root in the environment, which CRIU's
+ * start has read and removed.
+ */
 bool gcr_guard_is_dump(void);
+
+/* Is it the pid of that root? *ret_pidfd, CRIU's descriptor of the root's pidfd, stays CRIU's. */
+bool gcr_guard_is_dump_root(pid_t pid, int *ret_pidfd);
 
 /*
  * As openat(2) at a descriptor, without O_CREAT. EPERM, with a message to standard error: a

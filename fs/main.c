@@ -27,6 +27,7 @@
 #include "fs/base/log.h"
 #include "fs/base/loop.h"
 #include "fs/base/mountpoint.h"
+#include "fs/base/own_environment.h"
 #include "fs/base/quota.h"
 #include "fs/base/refusals.h"
 #include "fs/base/waiter.h"
@@ -705,6 +706,10 @@ int main(int argc, char **argv)
 	keep_little_memory();
 	have_standard_descriptors();
 	notice_children();
+	if (gcr_own_environment_check() < 0) {
+		fprintf(stderr, "gpucrfs: out of memory\n");
+		return EXIT_FAILURE;
+	}
 	if (gcr_options_parse(argc, argv, &daemon.options) < 0) {
 		gcr_options_finish(&daemon.options);
 		return EXIT_FAILURE;

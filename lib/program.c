@@ -28,11 +28,45 @@ void gcr_environment_free(char **environment)
 	free(environment);
 }
 
+/* Is it a variable of this name, or of one that begins so if there is a '*' at the end of @name? */
 static bool is_variable(const char *entry, const char *name)
 {
-	size_t length = strlen(name);
+	size_t length = strcspn(name, "*");
 
-	return strncmp(entry, name, length) == 0 && entry[length] == '=';
+	return strncmp(entry, name, length) == 0 && (name[length] || entry[length] == '=');
+}
+
+static bool is_one_of(const char *entry, const char *const *names, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (is_variable(entry, names[i]))
+			return true;
+	return false;
+}
+
+/* Is it for programs that we start? CRIU's guard believes GPUCR_CRIU_...: these come from us. */
+static bool is_passed_on(const char *entry)
+{
+	static const char *const roots[] = {
+		"PATH",
+		"HOME",
+		"LANG",
+		"LC_*",
+		"LD_LIBRARY_PATH",
+		"GPUCR_*",
+		"CRIU_FAULT",
+		/* A GPU that ROCm does not know is used as this one; it names no file. */
+		"HSA_OVERRIDE_GFX_VERSION",
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+		"ASAN_OPTIONS",
+		"LSAN_OPTIONS",
+		"TSAN_OPTIONS",
+		"UBSAN_OPTIONS",
+#endif
+	};
+
+	return !is_variable(entry, "GPUCR_CRIU_*") &&
+	       (geteuid() != 0 || is_one_of(entry, roots, GCR_ARRAY_SIZE(roots)));
 }
 
 char **gcr_environment_copy(const char *const *unwanted, size_t unwanted_count, size_t *ret_count)
@@ -46,11 +80,7 @@ char **gcr_environment_copy(const char *const *unwanted, size_t unwanted_count, 
 	if (!environment)
 		return NULL;
 	for (size_t i = 0; i < count; i++) {
-		bool skip = false;
-
-		for (size_t j = 0; j < unwanted_count; j++)
-			skip = skip || is_variable(environ[i], unwanted[j]);
-		if (skip)
+		if (!is_passed_on(environ[i]) || is_one_of(environ[i], unwanted, unwanted_count))
 			continue;
 		environment[used] = strdup(environ[i]);
 		if (!environment[used++])

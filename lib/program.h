@@ -15,8 +15,11 @@
 #include "lib/cleanup.h"
 
 /*
- * Copies our environment without the variables @unwanted, leaving room for three more at the end.
- * @ret_count (may be NULL): the number of variables. NULL: no memory.
+ * Copies our environment for a program of ours, or CRIU, leaving room for three more variables at
+ * the end. Root's can be that of another user (su, sudo -E): of root's only a few variables are
+ * copied, which gcr_own_environment_check() has checked where they name files. Never copied are
+ * @unwanted and GPUCR_CRIU_..., by which CRIU is told what we know. @ret_count (may be NULL): the
+ * number of variables. NULL: no memory. The caller frees the copy.
  */
 char **gcr_environment_copy(const char *const *unwanted, size_t unwanted_count, size_t *ret_count);
 void gcr_environment_free(char **environment);

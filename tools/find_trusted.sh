@@ -1,5 +1,6 @@
 # Find what a variable names, or the mount: the environment can be that of another user (su, sudo -E).
-# The path without links is in $found, or nothing if there is none; false: why it is not used.
+# The path without links is in $found, or nothing if there is none; false: why it is not used. That
+# nothing could be found out ends the script.
 # find_trusted file|directory NAME PATH, find_trusted mount
 find_trusted() {
     self=$(readlink -f -- "$0" 2>/dev/null) || self=$0
@@ -7,6 +8,6 @@ find_trusted() {
     finder=$(dirname -- "$self")
     [ -d "$finder/../meson-private" ] || finder=$helperdir
     found=$("$finder/gpucr-trusted" "$@") && return
-    found=${found:-"$finder/gpucr-trusted could not be run"}
+    [ -n "$found" ] || fail "$finder/gpucr-trusted could not be run: install all of gpucrfs"
     return 1
 }

@@ -59,24 +59,33 @@ static char **make_environment(const char *simulator_directory)
 	return TAKE_PTR(environment);
 }
 
-char *gcr_helper_find(const char *directories, const char *program)
+int gcr_helper_find(const char *directories, const char *program, char **ret_path,
+		    struct gcr_error *error)
 {
+	const char *rest = directories;
 	char *path = NULL;
 
 	do {
-		size_t length = strcspn(directories, ":");
+		size_t length = strcspn(rest, ":");
 
 		/* A relative one would be below whatever directory we were started in. */
-		if (*directories == '/') {
+		if (*rest == '/') {
 			free(path);
-			if (asprintf(&path, "%.*s/%s", (int)length, directories, program) < 0)
-				return NULL;
+			if (asprintf(&path, "%.*s/%s", (int)length, rest, program) < 0)
+				return gcr_error_set(error, ENOMEM, "out of memory for %s",
+						     program);
 			if (!access(path, X_OK))
-				return path;
+				break;
 		}
-		directories += length + (directories[length] == ':');
-	} while (*directories);
-	return path;
+		rest += length + (rest[length] == ':');
+	} while (*rest);
+	if (!path)
+		return gcr_error_set(error, EIO,
+				     "%s is looked for in no directory: '%s' has no path that "
+				     "begins with '/'",
+				     program, directories);
+	*ret_path = path;
+	return 0;
 }
 
 static void format_uuid(const uint8_t uuid[GCR_UUID_BYTES], char text[2 * GCR_UUID_BYTES + 1])
@@ -111,10 +120,11 @@ int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_ki
 	helper->socket = -1;
 	helper->program = strdup(program);
 	environment = make_environment(config->simulator_directory);
-	path = gcr_helper_find(config->helper_directory, program);
-	if (!helper->program || !environment || !path) {
+	if (!helper->program || !environment)
 		return gcr_error_set(error, ENOMEM, "out of memory for a helper process");
-	}
+	r = gcr_helper_find(config->helper_directory, program, &path, error);
+	if (r < 0)
+		return r;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return gcr_error_set(error, EIO, "no socket for %s: %s", program, strerror(errno));

@@ -89,10 +89,11 @@ int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_ki
 
 /*
  * The path of @program: in the first of @directories (separated by ':') that has it, or in the last
- * one if none has. Those that do not begin with '/' are left out. The caller frees the path. NULL:
- * no memory, or no directory is left.
+ * one if none has. Those that do not begin with '/' are left out. The caller frees *ret_path. 0;
+ * -ENOMEM; -EIO: no directory is left. Errors come with a message.
  */
-char *gcr_helper_find(const char *directories, const char *program);
+int gcr_helper_find(const char *directories, const char *program, char **ret_path,
+		    struct gcr_error *error);
 
 /* Waits for the hello if it has not been received. Errors as gcr_helpers_take_control(). */
 int gcr_helper_greet(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,

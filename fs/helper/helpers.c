@@ -387,5 +387,9 @@ unsigned int gcr_helpers_users(struct gcr_helpers *helpers, const uint8_t uuid[G
 
 char *gcr_helpers_program(const struct gcr_helpers *helpers, const char *name)
 {
-	return gcr_helper_find(helpers->config.helper_directory, name);
+	struct gcr_error error = {0};
+	char *path;
+
+	return gcr_helper_find(helpers->config.helper_directory, name, &path, &error) < 0 ? NULL
+											  : path;
 }

@@ -519,9 +519,9 @@ int gcr_looker_start(const char *helper_directory, bool keep_stderr, struct gcr_
 	struct gcr_proc_stat stat;
 	int r;
 
-	pool.path = gcr_helper_find(helper_directory, GCR_LOOKER_PROGRAM);
-	if (!pool.path)
-		return gcr_error_set(error, ENOMEM, "out of memory");
+	r = gcr_helper_find(helper_directory, GCR_LOOKER_PROGRAM, &pool.path, error);
+	if (r < 0)
+		return r;
 	pool.keep_stderr = keep_stderr;
 	pthread_cond_init(&pool.changed, NULL);
 	gcr_proc_set_source(&gcr_looker_source);

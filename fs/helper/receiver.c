@@ -668,9 +668,9 @@ int gcr_receivers_start(struct gcr_daemon *daemon, const char *helper_directory,
 	struct receiver *receiver;
 	int r;
 
-	pool.path = gcr_helper_find(helper_directory, GCR_RECEIVER_PROGRAM);
-	if (!pool.path)
-		return gcr_error_set(error, ENOMEM, "out of memory");
+	r = gcr_helper_find(helper_directory, GCR_RECEIVER_PROGRAM, &pool.path, error);
+	if (r < 0)
+		return r;
 	pool.daemon = daemon;
 	pool.keep_stderr = keep_stderr;
 	pthread_cond_init(&pool.changed, NULL);

@@ -224,6 +224,56 @@ def test_simulator_of_another_user():
             equal(attempt(f'runtime_dir={machine.runtime}', value, 'cannot be started'), '')
 
 
+def test_environment_of_another_user():
+    """Of root's environment helpers get a few variables, and what these name nobody else can change."""
+    if not harness.is_root():
+        raise Skip('only root can give a file to another user')
+    with Bare() as machine:
+        theirs, ours, helpers = (f'{machine.directory}/{name}' for name in ('theirs', 'ours', 'helpers'))
+        for path in theirs, ours, helpers:
+            os.mkdir(path)
+        os.chown(theirs, 4001, 4001)
+        os.symlink(theirs, f'{ours}/link')
+        for name in 'gpucr-control', 'gpucr-control-hip', 'gpucr-look':
+            with open(f'{helpers}/{name}', 'w', encoding='utf-8') as program:
+                # A shell takes the variable for its own.
+                program.write(f'#!/bin/sh\ncat /proc/$$/environ >{helpers}/seen\n')
+            os.chmod(program.name, 0o755)
+        dirty = {name: f'{theirs}/file' for name in (
+            'CUDA_INJECTION64_PATH', 'NVTX_INJECTION64_PATH', 'HSA_TOOLS_LIB', 'ROCP_TOOL_LIB',
+            'CUDA_CACHE_PATH', 'CUDA_MPS_PIPE_DIRECTORY', 'LD_DEBUG_OUTPUT', 'GCONV_PATH', 'LOCPATH', 'TMPDIR',
+            'PYTHONPATH', 'BASH_ENV', 'XDG_CACHE_HOME', 'GPUCR_CRIU_ROOT')}
+
+        def attempt(directories, **more):
+            """What a helper has got, and what the daemon has said."""
+            result = machine.run('-f', '-o', machine.sim(), machine.mountpoint, env={
+                **machine.env, **dirty, 'GPUCR_HELPER_DIR': directories, **more})
+            equal(result.returncode, 1, result.stderr)
+            pairs = [entry.split('=', 1) for entry in harness.read_file(f'{helpers}/seen').split('\0') if entry]
+            return dict(pairs), result.stderr
+
+        build, sim = f'{harness.BUILD}/backend/cuda', f'{harness.BUILD}/backend/sim'
+        libraries = os.path.realpath(sim)
+        for directories in helpers, f'{helpers}:{build}':
+            if directories != helpers:
+                os.remove(f'{helpers}/gpucr-look')  # now that of the driver is the first
+            is_driver = directories != helpers
+            got, words = attempt(directories, HOME=theirs, PATH=f'{theirs}:relative::{ours}/link:/usr/bin:{ours}',
+                                 LD_LIBRARY_PATH=f'{ours}:{theirs}')
+            check(not set(dirty) & set(got), f'{sorted(got)}')
+            check('HOME' not in got, got)
+            equal(got['PATH'], f'{os.path.realpath("/usr/bin")}:{ours}')
+            equal(got.get('LD_LIBRARY_PATH'), libraries if is_driver else None)
+            equal(got['GPUCR_SIM_VRAM'], machine.env['GPUCR_SIM_VRAM'])
+            for name in f'PATH: {theirs}', f'PATH: {ours}/link', f'HOME: {theirs}', f'LD_LIBRARY_PATH: {theirs}':
+                check(f'{name} is not used: {theirs} belongs to user 4001' in words, f'{name}: {words}')
+            got, words = attempt(directories, HOME=ours, PATH=theirs, LD_LIBRARY_PATH=f'{ours}:{ours}/link/..',
+                                 LC_ALL='C.UTF-8')
+            equal((got['HOME'], got['LC_ALL']), (ours, 'C.UTF-8'))
+            check(got['PATH'].startswith('/usr/local/sbin:'), got['PATH'])
+            equal(got.get('LD_LIBRARY_PATH'), f'{libraries}:{ours}:{machine.directory}' if is_driver else None)
+
+
 def test_colon_in_a_trusted_path():
     """A path that has been checked is one directory: its second half is none of whom we stand in."""
     if not harness.is_root():

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "fs/helper/helper.h"
+#include "fs/helper/helper_process.h"
 #include "fs/helper/receiver.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -435,10 +436,12 @@ void gcr_helper_put(struct gcr_helper *helper)
 	free(helper);
 }
 
-char *gcr_helper_find(const char *directories, const char *program)
+int gcr_helper_find(const char *directories, const char *program, char **ret_path,
+		    struct gcr_error *error)
 {
 	(void)directories;
-	return strdup(program);
+	*ret_path = strdup(program);
+	return *ret_path ? 0 : gcr_error_set(error, ENOMEM, "out of memory");
 }
 
 char *gcr_helpers_program(const struct gcr_helpers *helpers, const char *name)

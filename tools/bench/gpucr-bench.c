@@ -17,6 +17,8 @@
 #include "config.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/error.h"
+#include "lib/trusted_path.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/pack.h"
 #include "tools/bench/role.h"
@@ -325,14 +327,36 @@ static char *join(const char *directory, const char *name)
 	return asprintf(&path, "%s/%s", directory, name) < 0 ? NULL : path;
 }
 
+/*
+ * Makes the working directory, which the caller frees, below $TMPDIR, unless others can put
+ * something else in its place there. 0 or -errno.
+ */
+static int make_work(char **ret_path)
+{
+	const char *given = getenv("TMPDIR");
+	_cleanup_free_ char *parent = NULL;
+	_cleanup_free_ char *path = NULL;
+	struct gcr_error error = {0};
+
+	if (given && *given == '/' && gcr_trusted_directory("TMPDIR", given, &parent, &error) < 0)
+		fprintf(stderr, "gpucr-bench: %s\n", error.words);
+	path = join(parent ? parent : "/tmp", "gpucr-bench.XXXXXX");
+	if (!path)
+		return -ENOMEM;
+	if (!mkdtemp(path))
+		return -errno;
+	*ret_path = TAKE_PTR(path);
+	return 0;
+}
+
 /* Finds the programs: in the build tree they are not where they will be installed. */
 static int find_paths(const struct bench_options *options, struct bench_paths *paths)
 {
-	const char *temporary = getenv("TMPDIR");
 	_cleanup_free_ char *directory = NULL;
 	_cleanup_free_ char *mark = NULL;
 	char self[PATH_MAX];
 	ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	int r;
 
 	if (length < 0)
 		return -errno;
@@ -354,12 +378,9 @@ static int find_paths(const struct bench_options *options, struct bench_paths *p
 		paths->daemon = strdup(
 			access(GCR_SBINDIR "/gpucrfs", X_OK) ? "gpucrfs" : GCR_SBINDIR "/gpucrfs");
 	}
-	paths->work =
-		join(temporary && *temporary == '/' ? temporary : "/tmp", "gpucr-bench.XXXXXX");
-	if (!paths->work || !mkdtemp(paths->work)) {
-		free(TAKE_PTR(paths->work));
-		return -errno;
-	}
+	r = make_work(&paths->work);
+	if (r < 0)
+		return r;
 	/* Real GPUs are not what the simulator's files say. */
 	if (!options->simulator)
 		return unsetenv("GPUCR_SIM_DIR") ? -errno : 0;

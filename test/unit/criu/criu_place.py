@@ -20,6 +20,7 @@ import launcher
 harness.go_apart()  # before anybody asks for our pid
 TOOL = os.path.abspath(sys.argv[1])
 LAUNCH = f'{harness.BUILD}/backend/cuda/gpucr-launch'
+GUARD = f'{harness.BUILD}/backend/cuda/libgpucr-criu-guard.so'
 PIDNS = f'{harness.BUILD}/backend/cuda/gpucr-pidns'
 PATIENCE_SEC = 60
 LISTENERS = []  # a child of ours that is none of the restored

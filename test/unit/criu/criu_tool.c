@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include "criu-glue/criu.h"
 #include "criu-glue/opens.h"
@@ -55,6 +57,7 @@ static int run(int count, char **arguments)
 	size_t unwanted_count = 0;
 	long cancel_usec = -1, kill_usec = -1, grace_usec = 5000000;
 	_cleanup_free_ char *drain = NULL;
+	_cleanup_close_ int pidfd = -1;
 	const char *build = getenv("GPUCR_TEST_BUILD");
 	const char *criu = NULL;
 	struct gcr_error error = {};
@@ -80,6 +83,8 @@ static int run(int count, char **arguments)
 			options.libdir = value;
 		else if ((value = value_of(argument, "pid")))
 			options.pid = atoi(value);
+		else if ((value = value_of(argument, "guard")))
+			options.guard = value;
 		else if ((value = value_of(argument, "ghost")))
 			options.ghost_limit_bytes = strtoull(value, NULL, 10);
 		else if ((value = value_of(argument, "external")))
@@ -120,6 +125,8 @@ static int run(int count, char **arguments)
 		else
 			return 2;
 	}
+	if (options.guard && options.pid)
+		options.pidfd = pidfd = (int)syscall(SYS_pidfd_open, options.pid, 0);
 	if (!build || asprintf(&drain, "%s/backend/cuda/" GCR_DRAIN_PROGRAM, build) < 0)
 		return 2;
 	if (!options.log_program)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from criu_place import TOOL, check, gone, run, wait_for
+from criu_place import GUARD, TOOL, check, gone, run, wait_for
 
 SO_PASSRIGHTS = 83
 
@@ -83,6 +83,30 @@ def test_arguments(place):
     with open(f'{images}/numbers') as file:
         numbers = {int(line) for line in file}
     check({0, 1, 2, 3, 4, 5} <= numbers and not numbers & {6, 7, 8, 9}, numbers)
+
+
+def test_environment(place):
+    """What the guard is told comes from us: our environment can be that of another user."""
+    script = place.fake('env >environment; echo 77 >criu.pid')
+    others = {f'GPUCR_CRIU_{name}': '1:9' for name in ('ROOT', 'OWNER', 'DUMPABLE', 'OTHER')}
+    for name in 'LD_AUDITS', 'HSA_TOOLS_LIB', 'PYTHONPATH', 'GPUCR_KEPT':
+        others[name] = '1:9'
+    root = f'{os.getpid()}:'
+
+    def found(*arguments):
+        place.criu(*arguments, script, f'guard={GUARD}',
+                   environment={**os.environ, **others})
+        with open(f'{place.path}/images/environment') as file:
+            pairs = [line.rstrip('\n').split('=', 1) for line in file if '=' in line]
+        return [f'{name}={value}' for name, value in pairs if name.startswith('GPUCR_CRIU_')], dict(pairs)
+
+    ours, all_of_it = found('dump', f'pid={os.getpid()}', 'running')
+    check(len(ours) == 1 and ours[0].startswith(f'GPUCR_CRIU_ROOT={root}'), ours)
+    ours, all_of_it = found('restore', 'stopped')
+    check(not ours, ours)
+    check(all_of_it['GPUCR_KEPT'] == '1:9' and 'PATH' in all_of_it, all_of_it)
+    for name in 'LD_AUDITS', 'HSA_TOOLS_LIB', 'PYTHONPATH':
+        check((name in all_of_it) == bool(os.geteuid()), name, all_of_it)
 
 
 KEYS = '''

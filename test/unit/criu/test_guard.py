@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 import harness
@@ -104,6 +105,34 @@ def test_namespaces():
     # What is no namespace, and ours, which the kernel does not let us enter.
     equal(enter(os.getpid(), '../status', dump)[0], errno.EPERM)
     equal(enter(os.getpid(), 'user', dump), (errno.EINVAL, ''))
+
+
+def run_as(action, directory, script, *arguments, **env):
+    """A program that is called as the daemon calls CRIU, with the guard: (status, words, complaints)."""
+    with open(f'{directory}/{action}', 'w', encoding='utf-8') as file:
+        file.write(script)
+    done = subprocess.run([sys.executable, action, *arguments], cwd=directory, check=False, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={'LD_PRELOAD': GUARD, **env})
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_role():
+    """CRIU's start reads the root, and what CRIU starts does not get it."""
+    script = ENTERER + "print('GPUCR_CRIU_ROOT' in os.environ)\n"
+    arguments = f'/proc/{os.getpid()}/status',  # no namespace
+    with tempfile.TemporaryDirectory() as directory:
+        equal(run_as('dump', directory, script, *arguments, GPUCR_CRIU_ROOT='1:9'),
+              (0, f'{errno.EPERM}\nFalse\n', OWN))
+        equal(run_as('restore', directory, script, *arguments, GPUCR_CRIU_OWNER='4001:4001:0:4001',
+                     GPUCR_CRIU_ROOT='1:9'), (0, f'{errno.EINVAL}\nTrue\n', ''))
+
+
+def test_wrong_root():
+    """CRIU does not run at all."""
+    with tempfile.TemporaryDirectory() as directory:
+        for root in '', 'x', '1', '1:', '0:1', '-1:1', '1:2x':
+            equal(run_as('dump', directory, 'print("ran")', GPUCR_CRIU_ROOT=root),
+                  (1, '', f'gpucr-criu-guard: the root of the tree is not known: {root}\n'))
 
 
 if __name__ == '__main__':

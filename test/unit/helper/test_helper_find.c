@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /* In which directory of a list gcr_helper_find() finds a program. */
+#include <errno.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "fs/helper/helper_process.h"
 #include "lib/cleanup.h"
 #include "test/unit/test.h"
 
-/* Expects @path, or NULL. In @list and @path, "@" is @top. */
+/* Expects @path, or with NULL that no directory is left. In @list and @path, "@" is @top. */
 static void expect(const char *top, const char *list, const char *path)
 {
 	char texts[2][1000] = {""};
 	_cleanup_free_ char *found = NULL;
+	struct gcr_error error = {0};
+	int r;
 
 	for (size_t i = 0; i < 2; i++)
 		for (const char *from = i ? path : list; from && *from; from++) {
@@ -19,8 +23,9 @@ static void expect(const char *top, const char *list, const char *path)
 			snprintf(texts[i] + used, sizeof(texts[i]) - used, "%.*s",
 				 *from == '@' ? (int)strlen(top) : 1, *from == '@' ? top : from);
 		}
-	found = gcr_helper_find(texts[0], "program");
-	CHECK(path ? found && !strcmp(found, texts[1]) : !found);
+	r = gcr_helper_find(texts[0], "program", &found, &error);
+	CHECK(path ? r == 0 && !strcmp(found, texts[1])
+		   : r == -EIO && strstr(error.words, "looked for in no directory"));
 }
 
 static void make_program(const char *directory)

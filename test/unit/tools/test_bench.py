@@ -45,7 +45,7 @@ def below_work():
     for name in os.listdir('/proc'):
         try:
             environment = read(f'/proc/{name}/environ') if name.isdigit() else ''
-            if int(name or 0) != os.getpid() and f'TMPDIR={work}\0' in environment:
+            if int(name or 0) != os.getpid() and f'={work}/gpucr-bench.' in environment:
                 found.append(f'process {name}: ' + read(f'/proc/{name}/cmdline').replace('\0', ' '))
         except (OSError, ValueError):
             pass

@@ -4,6 +4,7 @@
 verbs to files of his, but do to root's and to those of their own user. usage:
 test_others_variables.py BUILD"""
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -173,6 +174,49 @@ def test_mounts(top):
     check(run(f'{BUILD}/tools/gpucr', 'freeze', '123', GPUCR_MOUNT=ours).returncode == 0, 'own mount')
 
 
+def test_temporary(top):
+    """Files for a moment are made where nobody else can put others in their place."""
+    theirs, all_may = make(f'{top}/temporary', OTHER), make(f'{top}/all may', 0, 0o777)
+    ours, all_add = make(f'{top}/our-temporary', 0), make(f'{top}/all add', 0, 0o1777)
+    users = make(f'{top}/of user', USER)
+    link = f'{make(f"{top}/to theirs", 0)}/link'
+    os.symlink(theirs, link)
+    programs, seen = make(f'{top}/programs', 0), make(f'{top}/seen', 0, 0o1777)
+    with open(f'{programs}/mktemp', 'w', encoding='utf-8') as file:
+        file.write('#!/bin/sh\nprintf %s "$TMPDIR" >"$SEEN"\nPATH=$REST\nexec mktemp "$@"\n')
+    os.chmod(f'{programs}/mktemp', 0o755)
+    values = ([(value, 0, '/tmp') for value in (theirs, f'{theirs}/none', link, all_may, users, f'{ours}/none')] +
+              [(value, 0, value) for value in (ours, all_add)] +
+              [(theirs, USER, '/tmp'), (users, USER, users), (all_add, USER, all_add), (theirs, OTHER, theirs)])
+    for number, (value, user, expected) in enumerate(values):
+        mount = make_mount(f'{top}/mounts/{number}', user)
+        for tool, *arguments in (('gpucr', 'freeze', '123'), ('gpucr-migrate', '--rsh', 'false', '123', 'nowhere')):
+            file = f'{seen}/{number}-{tool}'
+            run(f'{BUILD}/tools/{tool}', *arguments, user=user, GPUCR_MOUNT=mount, TMPDIR=value, SEEN=file,
+                REST=os.environ['PATH'], PATH=f'{programs}:{os.environ["PATH"]}')
+            with open(file, encoding='utf-8') as text:
+                found = text.read()
+            check(found == expected, f'{tool} of {user}: TMPDIR={value}: {found}')
+    for value, expected in (theirs, 'TMPDIR: '), (ours, ''):
+        done = run(f'{BUILD}/tools/gpucr-bench', '--sim', '--no-calls', '--rows', 'copy', '--sizes', '2M',
+                   '--runs', '1', TMPDIR=value)
+        check(done.returncode == 0 and (expected in done.stderr if expected else 'TMPDIR' not in done.stderr), done)
+
+
+def test_without_finder(top):
+    """Of whom a file is cannot be found out: to unset the variable is no help."""
+    ours = make(f'{top}/no finder', 0)
+    for tool in 'gpucr', 'gpucr-run':
+        with open(f'{BUILD}/tools/{tool}', encoding='utf-8') as file:
+            text = re.sub("(?m)^helperdir='.*'$", f"helperdir='{ours}/none'", file.read())
+        with open(f'{ours}/{tool}', 'w', encoding='utf-8') as file:
+            file.write(text)
+        os.chmod(f'{ours}/{tool}', 0o755)
+        done = run(f'{ours}/{tool}', 'ls', GPUCR_PRELOAD=f'{ours}/any', GPUCR_MOUNT=ours)
+        refused(done, f'{ours}/none/gpucr-trusted could not be run')
+        check('unset' not in done.stderr, done)
+
+
 if os.geteuid():
     print('skipped: several users are needed')
     sys.exit(SKIPPED)
@@ -181,4 +225,6 @@ with tempfile.TemporaryDirectory() as directory:
     test_code(directory)
     test_simulator(directory)
     test_mounts(directory)
+    test_temporary(directory)
+    test_without_finder(directory)
 print('ok')
