@@ -2,6 +2,7 @@
 """Descriptors that are handed on: both who has opened a file and who writes have to be permitted.
 The attacks are played for real, with set-user-ID programs and pid namespaces."""
 import array
+import concurrent.futures
 import contextlib
 import ctypes
 import errno
@@ -808,6 +809,51 @@ def test_user_namespaces_of_his_own():
             for prepare in user, enter_user_namespace(demo.pid, inside):
                 equal(verb_by(machine, demo.pid, 'cancel', prepare), ['EBUSY', 'EBUSY'])
                 equal(outcome(lambda: os.listdir(machine.path(demo.pid, 'snapshot')), prepare), 'ok')
+
+
+def test_user_namespaces_side_by_side():
+    """Two of his own making (two containers of his): none is above the other, and he is above both."""
+    need_user_namespaces()
+    with Machine() as machine:
+        demo, other = apart(machine, 0, NOBODY), apart(machine, 0, NOBODY)
+        resident = enter_user_namespace(other.pid, 0)
+        equal(verb_by(machine, demo.pid, 'cancel', resident), ['EBUSY', 'EBUSY'])
+        equal(texts(machine, demo.pid, resident), 'ok')
+        equal(outcome(lambda: os.listdir(machine.path(demo.pid, 'snapshot')), resident), 'ok')
+
+
+def open_again(fd):
+    """By an O_PATH descriptor, until the file is gone."""
+    while True:
+        try:
+            os.close(os.open(f'/proc/self/fd/{fd}', os.O_RDONLY))
+            return 0
+        except OSError as error:
+            if error.errno != errno.EACCES:
+                raise
+
+
+def test_snapshot_of_an_ended_process():
+    """What the kernel would say of a process that is no more, nobody knows: its snapshot, as long as
+    that is there, is nobody's but root's."""
+    need_root()
+    same_for_both('whose a process is')
+    with vmm.machine() as machine:
+        user = group_user()
+        for _ in range(5):
+            demo = vmm.demo(machine, command=['setpriv', f'--reuid={NOBODY}', f'--regid={GROUP}',
+                                              '--clear-groups', *vendor.RUN, *vendor.DEMO])
+            machine.must(demo.pid, 'freeze')
+            directory = machine.path(demo.pid, 'snapshot', 'vram')
+            fd = opened(f'{directory}/{os.listdir(directory)[0]}', flags=os.O_PATH, prepare=user)
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                opens = [pool.submit(child, lambda: open_again(fd), user) for _ in range(4)]
+                machine.daemon.send_signal(signal.SIGSTOP)
+                demo.end(signal.SIGKILL)
+                machine.daemon.send_signal(signal.SIGCONT)
+                found = {name_of(one.result()) for one in opens}
+            os.close(fd)
+            check(found <= {'ESRCH', 'ESTALE'}, f'opens after the end: {found}')
 
 
 if __name__ == '__main__':
