@@ -20,8 +20,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
 import vmm
-from harness import (LIBC, NOBODY, Machine, Skip, become, check, equal, error_of, is_root, name_of,
-                     same_for_both, wait_for)
+from harness import (BUILD, LIBC, NOBODY, SLOW, Machine, Skip, become, check, equal, error_of, is_root,
+                     name_of, same_for_both, wait_for)
 from processes import sleeps
 
 OTHER = NOBODY - 1
@@ -683,12 +683,12 @@ def verb_by(machine, pid, verb, prepare):
     return [write(machine.ctl(pid), verb), write(machine.ctl(), f'{verb} {pid}')]
 
 
-def test_other_group():
+def test_other_group(**options):
     """The kernel compares the groups too: a server that has its user's id and a group of its own
     (sudo -g) is no other process's of that user."""
     need_root()
     same_for_both('whose a process is')
-    with vmm.machine() as machine:
+    with vmm.machine(**options) as machine:
         demo = vmm.demo(machine, command=['setpriv', f'--reuid={NOBODY}', f'--regid={GROUP}',
                                           '--clear-groups', *vendor.RUN, *vendor.DEMO])
         equal(os.stat(machine.path(demo.pid)).st_uid, NOBODY)
@@ -770,11 +770,11 @@ def apart(machine, inside, maker):
                                        *vendor.RUN, *vendor.DEMO])
 
 
-def test_user_namespaces_of_roots():
+def test_user_namespaces_of_roots(**options):
     """The kernel lets no process outside look into one that root has put there (PrivateUsers=),
     whatever its user; and none inside into one outside."""
     need_user_namespaces()
-    with Machine() as machine:
+    with Machine(**options) as machine:
         theirs = machine.ready_demo(uid=NOBODY)
         for inside in NOBODY, 0:
             demo = apart(machine, inside, 0)
@@ -793,10 +793,10 @@ def test_user_namespaces_of_roots():
             equal([texts(machine, theirs.pid, one) for one in (user, resident)], ['ok', 'EACCES'])
 
 
-def test_user_namespaces_of_his_own():
+def test_user_namespaces_of_his_own(**options):
     """Who has made it has all rights in it."""
     need_user_namespaces()
-    with Machine() as machine:
+    with Machine(**options) as machine:
         theirs = machine.ready_demo(uid=NOBODY)
         for inside in NOBODY, 0:
             demo = apart(machine, inside, NOBODY)
@@ -811,15 +811,28 @@ def test_user_namespaces_of_his_own():
                 equal(outcome(lambda: os.listdir(machine.path(demo.pid, 'snapshot')), prepare), 'ok')
 
 
-def test_user_namespaces_side_by_side():
+def test_user_namespaces_side_by_side(**options):
     """Two of his own making (two containers of his): none is above the other, and he is above both."""
     need_user_namespaces()
-    with Machine() as machine:
+    with Machine(**options) as machine:
         demo, other = apart(machine, 0, NOBODY), apart(machine, 0, NOBODY)
         resident = enter_user_namespace(other.pid, 0)
         equal(verb_by(machine, demo.pid, 'cancel', resident), ['EBUSY', 'EBUSY'])
         equal(texts(machine, demo.pid, resident), 'ok')
         equal(outcome(lambda: os.listdir(machine.path(demo.pid, 'snapshot')), resident), 'ok')
+
+
+OLDER = f'{BUILD}/test/fs/libolder.so'
+
+
+def test_older_kernel():
+    """The same before Linux 6.11: helpers look at the processes."""
+    need_root()
+    if SLOW > 1:
+        raise Skip('no library is preloaded beside a sanitizer')
+    for test in (test_other_group, test_user_namespaces_of_roots, test_user_namespaces_of_his_own,
+                 test_user_namespaces_side_by_side):
+        test(env={'LD_PRELOAD': OLDER})
 
 
 def open_again(fd):

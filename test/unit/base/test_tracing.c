@@ -117,6 +117,14 @@ static bool tells_at_once(void)
 	return !result;
 }
 
+static int lowest_fd(void)
+{
+	int fd = dup(STDIN_FILENO);
+
+	CHECK(fd >= 0 && close(fd) == 0);
+	return fd;
+}
+
 /* What is said to a process of SOMEBODY's about another one: quickly, and by looks. */
 static void check_pair(pid_t asker, gid_t gid, pid_t pid, int quickly, int by_looks)
 {
@@ -124,9 +132,10 @@ static void check_pair(pid_t asker, gid_t gid, pid_t pid, int quickly, int by_lo
 	struct gcr_tracer tracer;
 	uid_t owner;
 	gid_t unused;
-	int at_once;
+	int at_once, free_fd;
 
 	CHECK(gcr_proc_owner(pid, &owner, &unused) == 0 && owner == SOMEBODY);
+	free_fd = lowest_fd();
 	gcr_tracer_take(asker, SOMEBODY, gid, &tracer);
 	CHECK(gcr_tracer_check(&tracer, pid, owner, &error) == by_looks);
 	CHECK(gcr_tracer_check(&tracer, pid, 0, &error) == 0);
@@ -135,6 +144,7 @@ static void check_pair(pid_t asker, gid_t gid, pid_t pid, int quickly, int by_lo
 	CHECK(at_once == (tells_at_once() ? by_looks : -EAGAIN));
 	CHECK(gcr_tracer_equals(&tracer, &tracer));
 	gcr_tracer_finish(&tracer);
+	CHECK(lowest_fd() == free_fd);
 }
 
 static void test_groups(void)
