@@ -602,6 +602,31 @@ int gcr_proc_link(pid_t pid, const char *name, char *ret_target, size_t target_b
 	return length < 0 ? gcr_proc_error(errno) : 0;
 }
 
+/* Of <linux/pidfd.h>, for older headers. */
+#ifndef PIDFD_THREAD
+#define PIDFD_THREAD O_EXCL
+#endif
+#ifndef PIDFD_GET_USER_NAMESPACE
+#define PIDFD_GET_USER_NAMESPACE _IO(0xFF, 9)
+#endif
+
+int gcr_proc_open_user_namespace_at_once(pid_t pid, int *ret_fd)
+{
+	_cleanup_close_ int pidfd = -1;
+	int fd;
+
+	if (pid <= 0)
+		return -ESRCH;
+	pidfd = (int)syscall(SYS_pidfd_open, pid, PIDFD_THREAD);
+	if (pidfd < 0)
+		return -errno;
+	fd = ioctl(pidfd, PIDFD_GET_USER_NAMESPACE, 0);
+	if (fd < 0)
+		return gcr_proc_error(errno);
+	*ret_fd = fd;
+	return 0;
+}
+
 int gcr_proc_open_namespace(pid_t pid, const char *name, int *ret_fd)
 {
 	char path[GCR_PROC_PATH_BYTES];
@@ -609,6 +634,9 @@ int gcr_proc_open_namespace(pid_t pid, const char *name, int *ret_fd)
 
 	if (pid <= 0)
 		return -ESRCH;
+	if (gcr_proc_source() && !strcmp(name, "user") &&
+	    !gcr_proc_open_user_namespace_at_once(pid, ret_fd))
+		return 0;
 	if (gcr_proc_source())
 		return gcr_proc_source()->open_namespace(pid, name, ret_fd);
 	snprintf(path, sizeof(path), "/proc/%d/ns/%.16s", (int)pid, name);

@@ -175,8 +175,18 @@ int gcr_proc_links(pid_t pid, char **ret_text, size_t *ret_bytes);
  */
 int gcr_proc_link(pid_t pid, const char *name, char *ret_target, size_t target_bytes);
 
-/* Opens the namespace /proc/PID/ns/NAME ("pid", "user"). -ESRCH, -EACCES. */
+/*
+ * Opens the namespace /proc/PID/ns/NAME ("pid", "user") of a process or thread. -ESRCH, -EACCES.
+ * "user" does not ask the source of lib/proc_source.h where the function below succeeds.
+ */
 int gcr_proc_open_namespace(pid_t pid, const char *name, int *ret_fd);
+
+/*
+ * Opens the user namespace of a process or thread by a pidfd, which never waits for the process.
+ * Any error says that gcr_proc_open_namespace() has to be asked: a kernel before 6.11, a main
+ * thread that has ended while others go on, a process that we may not look into.
+ */
+int gcr_proc_open_user_namespace_at_once(pid_t pid, int *ret_fd);
 
 /* Reads @bytes of a process's memory. -EFAULT: part of the range is not mapped. -EPERM, -ESRCH. */
 int gcr_proc_peek(pid_t pid, uintptr_t address, void *ret, size_t bytes);

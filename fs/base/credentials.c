@@ -156,16 +156,15 @@ void gcr_credentials_take(const struct fuse_ctx *caller, struct gcr_credentials 
 		.uid = caller->uid, .gid = caller->gid, .result = -ESRCH, .namespace_fd = -1};
 	if (caller->pid <= 0 || gcr_proc_status(caller->pid, &status) < 0)
 		return;
-	local = is_in_ours(caller->pid, "pid", &ret_credentials->namespace_fd);
 	/*
-	 * The caller is not dumpable, and we are not root; or its owner has many processes that do
-	 * not let themselves be looked at. A process with one pid is in our namespace, so the look
-	 * is needed for another namespace only.
+	 * A process with one pid is in our namespace; a look is needed for another namespace only.
+	 * -EACCES: the caller is not dumpable, and we are not root.
 	 */
-	if (local == -EACCES || (gcr_proc_is_silent(local) && status.ns_pids_count == 1))
-		local = status.ns_pids_count == 1;
+	local = status.ns_pids_count == 1
+			? 1
+			: is_in_ours(caller->pid, "pid", &ret_credentials->namespace_fd);
 	ret_credentials->is_local = local == 1;
-	ret_credentials->is_unknown = local == -ETIMEDOUT || local == -EBUSY;
+	ret_credentials->is_unknown = gcr_proc_is_silent(local);
 	gcr_tracer_take(caller->pid, caller->uid, caller->gid, &ret_credentials->tracer);
 	if (caller->uid ? ret_credentials->tracer.is_ours
 			: is_in_ours(caller->pid, "user", NULL) == 1)
@@ -210,9 +209,14 @@ bool gcr_parties_own(const struct gcr_parties *parties, uid_t owner)
 int gcr_parties_check_tracing(const struct gcr_parties *parties, pid_t pid, uid_t owner,
 			      struct gcr_error *error)
 {
-	int result = gcr_tracer_check(&parties->opener->tracer, pid, owner, error);
+	const struct gcr_tracer *opener = &parties->opener->tracer;
+	const struct gcr_tracer *writer = &parties->writer->tracer;
+	int result = gcr_tracer_check(opener, pid, owner, error);
 
-	return result < 0 ? result : gcr_tracer_check(&parties->writer->tracer, pid, owner, error);
+	/* One look at the process does for two who are alike. */
+	if (result < 0 || gcr_tracer_equals(opener, writer))
+		return result;
+	return gcr_tracer_check(writer, pid, owner, error);
 }
 
 static bool owns_place(const struct gcr_credentials *credentials, uid_t owner)

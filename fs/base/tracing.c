@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Follows __ptrace_may_access() and cap_capable() of the kernel, but for has_gone_below(); keeps no
+ * Follows __ptrace_may_access() and cap_capable() of the kernel, but for go_outside(); keeps no
  * state.
  */
 #include "fs/base/tracing.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/nsfs.h>
 #include <string.h>
@@ -36,22 +37,38 @@ static int is_same(int fd, int other_fd)
 	return result < 0 ? result : one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
+/* Takes @fd. 1: it is our user namespace; 0: *ret_fd is the descriptor; -errno. */
+static int keep_others(int fd, int *ret_fd)
+{
+	_cleanup_close_ int namespace_fd = fd;
+	int result = is_same(namespace_fd, -1);
+
+	if (!result)
+		*ret_fd = TAKE_FD(namespace_fd);
+	return result;
+}
+
 /*
  * Opens the user namespace of a process. 1: it is ours, and *ret_fd is unchanged; 0; -errno. Where
- * we may not look into other users' processes, one with our map of user ids is in ours.
+ * we may not look into other users' processes, one with our map of user ids is in ours. A silent
+ * one with our map is not taken for one in ours: root can give that map to another namespace, and
+ * a user can see to it that the look is not made. Kernels from 6.11 on need none.
  */
 static int open_namespace(pid_t pid, int *ret_fd)
 {
-	_cleanup_close_ int fd = -1;
-	int result = gcr_proc_open_namespace(pid, "user", &fd);
+	int fd, result = gcr_proc_open_namespace(pid, "user", &fd);
 
 	if (result == -EACCES && gcr_proc_has_our_uid_map(pid) == 1)
 		return 1;
-	if (!result)
-		result = is_same(fd, -1);
-	if (!result)
-		*ret_fd = TAKE_FD(fd);
-	return result;
+	return result < 0 ? result : keep_others(fd, ret_fd);
+}
+
+/* The same, without a look. */
+static int open_namespace_at_once(pid_t pid, int *ret_fd)
+{
+	int fd, result = gcr_proc_open_user_namespace_at_once(pid, &fd);
+
+	return result < 0 ? result : keep_others(fd, ret_fd);
 }
 
 static bool has_sys_ptrace(pid_t pid)
@@ -184,34 +201,88 @@ static int rules(const struct gcr_tracer *tracer, int fd)
 }
 
 /*
- * Has the user gone into a namespace of his own making, below that of @fd (-1: ours)? The kernel
- * asks for more, but that keeps no user from his processes: he has others above. 1, 0, -errno.
+ * Opens the namespace above the topmost one of those at and above @fd that user @uid has made. 1;
+ * 0: he has made none of them; -errno.
  */
-static int has_gone_below(const struct gcr_tracer *tracer, int fd)
+static int open_outside(int fd, uid_t uid, int *ret_fd)
 {
+	_cleanup_close_ int parent_fd = -1, outside_fd = -1;
 	uid_t maker;
-	int result = tracer->is_ours ? 0 : is_below(tracer->namespace_fd, fd, &maker);
 
-	return result <= 0 ? result : maker == tracer->uid;
+	for (int is_ours = 0; !is_ours;) {
+		int parent;
+
+		if (ioctl(fd, NS_GET_OWNER_UID, &maker) < 0)
+			return -errno;
+		parent = ioctl(fd, NS_GET_PARENT);
+		if (parent < 0 && errno != EPERM)
+			return -errno;
+		if (parent < 0) /* as in is_below() */
+			break;
+		if (maker == uid && outside_fd >= 0)
+			close(TAKE_FD(outside_fd));
+		if (maker == uid && (outside_fd = fcntl(parent, F_DUPFD_CLOEXEC, 0)) < 0)
+			return -errno;
+		if (parent_fd >= 0)
+			close(parent_fd);
+		fd = parent_fd = parent;
+		is_ours = is_same(fd, -1);
+		if (is_ours < 0)
+			return is_ours;
+	}
+	if (outside_fd < 0)
+		return 0;
+	*ret_fd = TAKE_FD(outside_fd);
+	return 1;
 }
 
-/* Compares the namespaces, with that of the process in @fd (-1: ours). */
-static int check_namespace(const struct gcr_tracer *tracer, pid_t pid, int fd,
-			   struct gcr_error *error)
+/*
+ * What the user is where he was before he went into namespaces of his own making. The kernel asks
+ * for more, but that keeps no user from his processes: he has others outside, without the tracer's
+ * capability. gcr_tracer_finish() must follow. 1; 0: the tracer is in no namespace of his making;
+ * -errno.
+ */
+static int go_outside(const struct gcr_tracer *tracer, struct gcr_tracer *ret_outside)
+{
+	*ret_outside =
+		(struct gcr_tracer){.uid = tracer->uid, .gid = tracer->gid, .namespace_fd = -1};
+	return tracer->is_ours ? 0
+			       : open_outside(tracer->namespace_fd, tracer->uid,
+					      &ret_outside->namespace_fd);
+}
+
+/*
+ * Compares the user namespaces, with that of the process in @fd (-1: ours). @is_tracers: with the
+ * tracer's own; else root of the namespace counts for no more than its user.
+ */
+static int compare(const struct gcr_tracer *tracer, pid_t pid, int fd, bool is_tracers,
+		   struct gcr_error *error)
 {
 	int result = is_same(tracer->namespace_fd, fd);
 
 	if (result > 0)
-		return check_group(tracer, pid, true, error);
-	if (!result)
-		result = has_gone_below(tracer, fd);
-	if (result > 0)
-		return check_group(tracer, pid, false, error);
+		return check_group(tracer, pid, is_tracers, error);
 	if (!result)
 		result = rules(tracer, fd);
 	if (result < 0)
 		return explain_unknown(pid, result, error);
 	return result ? 0 : explain_namespace(pid, fd, error);
+}
+
+/* The same from where the tracer is, and else from outside the namespaces of his making. */
+static int check_namespace(const struct gcr_tracer *tracer, pid_t pid, int fd,
+			   struct gcr_error *error)
+{
+	_cleanup_(gcr_tracer_finish) struct gcr_tracer outside;
+	int result = go_outside(tracer, &outside);
+	struct gcr_error unused;
+
+	if (result < 0)
+		return explain_unknown(pid, result, error);
+	if (!result)
+		return compare(tracer, pid, fd, true, error);
+	return compare(tracer, pid, fd, true, &unused) ? compare(&outside, pid, fd, false, error)
+						       : 0;
 }
 
 int gcr_tracer_check(const struct gcr_tracer *tracer, pid_t pid, uid_t owner,
@@ -222,7 +293,11 @@ int gcr_tracer_check(const struct gcr_tracer *tracer, pid_t pid, uid_t owner,
 
 	if (is_decided(tracer->uid, owner))
 		return 0;
-	if (gcr_proc_is_silent(tracer->result))
+	if (tracer->result == -EBUSY)
+		return gcr_error_set(error, ETIMEDOUT,
+				     "your process was not looked at, since it or others of yours "
+				     "do not let themselves be looked at; end these, or try again");
+	if (tracer->result == -ETIMEDOUT)
 		return gcr_error_set(error, ETIMEDOUT,
 				     "your process could not be looked at in time; try again");
 	if (tracer->result < 0)
@@ -233,6 +308,31 @@ int gcr_tracer_check(const struct gcr_tracer *tracer, pid_t pid, uid_t owner,
 	if (result < 0)
 		return explain_unknown(pid, result, error);
 	return check_namespace(tracer, pid, fd, error);
+}
+
+bool gcr_tracer_equals(const struct gcr_tracer *tracer, const struct gcr_tracer *other)
+{
+	return !tracer->result && !other->result && tracer->uid == other->uid &&
+	       tracer->gid == other->gid && tracer->may_trace == other->may_trace &&
+	       is_same(tracer->namespace_fd, other->namespace_fd) == 1;
+}
+
+int gcr_tracer_check_at_once(pid_t caller, uid_t uid, gid_t gid, pid_t pid, uid_t owner,
+			     struct gcr_error *error)
+{
+	_cleanup_(gcr_tracer_finish) struct gcr_tracer tracer = {
+		.uid = uid, .gid = gid, .namespace_fd = -1};
+	_cleanup_close_ int fd = -1;
+	int is_ours;
+
+	if (is_decided(uid, owner))
+		return 0;
+	is_ours = open_namespace_at_once(caller, &tracer.namespace_fd);
+	if (is_ours < 0 || open_namespace_at_once(pid, &fd) < 0)
+		return -EAGAIN;
+	tracer.is_ours = is_ours;
+	tracer.may_trace = has_sys_ptrace(caller);
+	return check_namespace(&tracer, pid, fd, error);
 }
 
 int gcr_tracer_check_quickly(pid_t caller, uid_t uid, gid_t gid, pid_t pid, uid_t owner,

@@ -3,8 +3,8 @@
  * Would the kernel let a user's process look into another process of the same user id? ptrace(2)
  * compares the groups too, and asks for a capability in the process's user namespace (ptrace(2),
  * "Ptrace access mode checking"). From a user namespace that a user has made himself he has the
- * processes above it as before. Checks that are needed only where root serves users: for a daemon
- * of another user the kernel makes them.
+ * processes outside as before, those in other namespaces of his making too. Checks that are needed
+ * only where root serves users: for a daemon of another user the kernel makes them.
  */
 #ifndef GCR_FS_BASE_TRACING_H
 #define GCR_FS_BASE_TRACING_H
@@ -38,6 +38,17 @@ void gcr_tracer_finish(struct gcr_tracer *tracer);
  */
 int gcr_tracer_check(const struct gcr_tracer *tracer, pid_t pid, uid_t owner,
 		     struct gcr_error *error);
+
+/* Are the two the same in all that gcr_tracer_check() asks for? */
+bool gcr_tracer_equals(const struct gcr_tracer *tracer, const struct gcr_tracer *other);
+
+/*
+ * gcr_tracer_check() of @caller, where the kernel tells both user namespaces without a look at the
+ * processes (gcr_proc_open_user_namespace_at_once()). Never waits. -EAGAIN, without a message: it
+ * does not tell them; else as above.
+ */
+int gcr_tracer_check_at_once(pid_t caller, uid_t uid, gid_t gid, pid_t pid, uid_t owner,
+			     struct gcr_error *error);
 
 /*
  * The same if both have our map of user ids, which counts as a sign that both are in our user

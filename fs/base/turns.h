@@ -42,8 +42,8 @@ bool gcr_turn_begin(struct gcr_quota *quota, uid_t uid, struct gcr_turn *ret_tur
 void gcr_turn_end(struct gcr_turn *turn);
 
 /*
- * The same for a look-up. Also false while the owner's look-ups have exceeded their share of the
- * time.
+ * The same for a look-up, and for a rename between directories. Also false while the owner's
+ * look-ups have exceeded their share of the time.
  */
 bool gcr_turn_begin_lookup(struct gcr_quota *quota, uid_t uid, struct gcr_turn *ret_turn);
 

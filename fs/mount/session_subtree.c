@@ -44,6 +44,15 @@ static int tell_quota(fuse_req_t request, int result)
 	return result;
 }
 
+/* find() for a caller that has been checked. */
+static int find_checked(fuse_req_t request, fuse_ino_t node, struct gcr_subtree **ret_subtree,
+			uint32_t *ret_item)
+{
+	int result = gcr_tree_subtree(fuse_req_userdata(request), node, ret_subtree, ret_item);
+
+	return result == -ENOENT ? -EPERM : result;
+}
+
 /*
  * Finds the subtree and item of @node. -EPERM: nothing can be changed there (a process without
  * anything in the store, or a node outside subtrees).
@@ -51,13 +60,9 @@ static int tell_quota(fuse_req_t request, int result)
 static int find(fuse_req_t request, fuse_ino_t node, struct gcr_subtree **ret_subtree,
 		uint32_t *ret_item)
 {
-	struct gcr_daemon *daemon = fuse_req_userdata(request);
-	int result = gcr_reach_check(daemon, fuse_req_ctx(request), node);
+	int result = gcr_reach_check(fuse_req_userdata(request), fuse_req_ctx(request), node);
 
-	if (result < 0)
-		return result;
-	result = gcr_tree_subtree(daemon, node, ret_subtree, ret_item);
-	return result == -ENOENT ? -EPERM : result;
+	return result < 0 ? result : find_checked(request, node, ret_subtree, ret_item);
 }
 
 void gcr_session_reply_entry(fuse_req_t request, const struct fuse_entry_param *entry)
@@ -200,13 +205,19 @@ void gcr_session_rename(fuse_req_t request, fuse_ino_t parent, const char *name,
 {
 	_cleanup_(gcr_subtree_unref_cleanup) struct gcr_subtree *subtree = NULL;
 	_cleanup_(gcr_subtree_unref_cleanup) struct gcr_subtree *new_subtree = NULL;
+	struct gcr_daemon *daemon = fuse_req_userdata(request);
+	const struct fuse_ctx *caller = fuse_req_ctx(request);
 	uint32_t item;
 	uint32_t new_item;
 	int result;
 
-	result = find(request, parent, &subtree, &item);
+	/* One check does for both directories, which are in one subtree or nothing is changed. */
+	result = parent == new_parent ? gcr_reach_check(daemon, caller, parent)
+				      : gcr_reach_check_locked(daemon, caller, parent);
 	if (!result)
-		result = find(request, new_parent, &new_subtree, &new_item);
+		result = find_checked(request, parent, &subtree, &item);
+	if (!result)
+		result = find_checked(request, new_parent, &new_subtree, &new_item);
 	if (!result && subtree != new_subtree)
 		result = -EXDEV;
 	if (!result)
@@ -356,7 +367,7 @@ int gcr_session_truncate(fuse_req_t request, fuse_ino_t node, int flags,
 {
 	_cleanup_(gcr_subtree_unref_cleanup) struct gcr_subtree *subtree = NULL;
 	uint32_t item;
-	int result = find(request, node, &subtree, &item);
+	int result = find_checked(request, node, &subtree, &item);
 
 	/*
 	 * open(2) allows O_TRUNC with O_RDONLY if the caller may write: open the item again for

@@ -45,7 +45,7 @@ void gcr_session_write_place(fuse_req_t request, const struct gcr_credentials *o
 /* These functions do not answer @request; they return 0 or -errno. */
 int gcr_session_open(fuse_req_t request, fuse_ino_t node, int flags,
 		     struct gcr_subtree_file **ret_file);
-/* Applies O_TRUNC to a file that has been opened with the other @flags. */
+/* Applies O_TRUNC to a file that gcr_session_open() has opened with the other @flags. */
 int gcr_session_truncate(fuse_req_t request, fuse_ino_t node, int flags,
 			 struct gcr_subtree_file *file);
 /*

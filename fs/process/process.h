@@ -229,6 +229,13 @@ int gcr_processes_find_listed(struct gcr_processes *processes, pid_t pid,
 			      struct gcr_process **ret_process);
 
 /*
+ * The listed process with this pid and start time. Looks at no process, and takes none out of the
+ * table: one that has ended can be found until that is done. -ENOENT.
+ */
+int gcr_processes_find_exactly(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+			       struct gcr_process **ret_process);
+
+/*
  * The process has another program (execve(2)): forgets what is known of the earlier one only. Lock:
  * process.
  */
@@ -244,6 +251,12 @@ void gcr_process_drop_kept(struct gcr_process *process);
  * its operation. No lock held.
  */
 bool gcr_process_has_ended(struct gcr_process *process);
+
+/*
+ * Does the pidfd report that the process has ended? Does not change the table. After false, all
+ * that was read of the pid before was about this process.
+ */
+bool gcr_process_pidfd_tells(const struct gcr_process *process);
 
 /* The same, or the process is exiting and does no more work. */
 bool gcr_process_is_going(struct gcr_process *process);

@@ -7,6 +7,7 @@
 #include "fs/process/scan.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/lock.h"
 #include "lib/proc_source.h"
 #include "lib/proc_tree.h"
 
@@ -119,6 +120,19 @@ int gcr_processes_find_listed(struct gcr_processes *processes, pid_t pid,
 	}
 	gcr_process_unref(process);
 	return -ENOENT;
+}
+
+int gcr_processes_find_exactly(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
+			       struct gcr_process **ret_process)
+{
+	struct gcr_process *process;
+	GCR_LOCK_SCOPE(&processes->lock);
+
+	process = gcr_processes_find_locked(processes, pid);
+	if (!process || process->start_ticks != start_ticks || process->launcher)
+		return -ENOENT;
+	*ret_process = gcr_process_ref(process);
+	return 0;
 }
 
 int gcr_processes_find(struct gcr_processes *processes, pid_t pid, struct gcr_process **ret_process)

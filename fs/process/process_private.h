@@ -45,9 +45,6 @@ int gcr_processes_insert(struct gcr_processes *processes, pid_t pid, uint64_t st
 void gcr_process_remove(struct gcr_processes *processes, struct gcr_process *process,
 			const char *what, bool only_idle);
 
-/* Does the pidfd report that the process has ended? Does not change the table. */
-bool gcr_process_pidfd_tells(const struct gcr_process *process);
-
 /* Calls registered() of all listeners. */
 void gcr_process_tell_registered(struct gcr_process *process);
 

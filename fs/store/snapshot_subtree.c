@@ -51,6 +51,8 @@ int gcr_snapshot_attach_subtree(struct gcr_snapshot *snapshot)
 			.root_fd = snapshot->root_fd,
 			.store = snapshot->store,
 			.owner = snapshot->root_uid,
+			.pid = snapshot->pid,
+			.start_ticks = snapshot->start_ticks,
 			.adopter = snapshot->is_adopted ? snapshot->number : 0,
 			.touch = touch,
 			.data = snapshot,

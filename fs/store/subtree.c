@@ -126,6 +126,8 @@ int gcr_subtree_create(const struct gcr_subtree_config *config, struct gcr_subtr
 	if (subtree->root_fd < 0 || fstat(subtree->root_fd, &stat) < 0)
 		return -errno;
 	subtree->root_owner = config->owner;
+	subtree->pid = config->pid;
+	subtree->start_ticks = config->start_ticks;
 	atomic_init(&subtree->owner, owner_of(subtree, &stat));
 	subtree->known = calloc(1, sizeof(*subtree->known));
 	if (!subtree->known || gcr_subtree_items_init(subtree) < 0)
@@ -177,6 +179,12 @@ void gcr_subtree_unref(struct gcr_subtree *subtree)
 uint32_t gcr_subtree_number(const struct gcr_subtree *subtree)
 {
 	return subtree->number;
+}
+
+pid_t gcr_subtree_process(const struct gcr_subtree *subtree, uint64_t *ret_start_ticks)
+{
+	*ret_start_ticks = subtree->start_ticks;
+	return subtree->pid;
 }
 
 int gcr_subtree_find(uint32_t number, struct gcr_subtree **ret_subtree)

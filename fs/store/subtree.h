@@ -38,6 +38,8 @@ struct gcr_subtree_config {
 	int root_fd;		 /* the subtree's directory; stays the caller's */
 	struct gcr_store *store; /* the store that counts the tree; NULL: not counted */
 	uid_t owner;		 /* for whom the tree counts if its directory is root's */
+	pid_t pid;		 /* of the process whose snapshot the tree is; 0: a place's */
+	uint64_t start_ticks;	 /* that process's start time */
 	uint32_t adopter;	 /* number of gcr_inodes_link() for names of its files; 0: none */
 	/*
 	 * Called before the first change, and again if it has failed, with no other lock held than
@@ -58,6 +60,11 @@ void gcr_subtree_unref(struct gcr_subtree *subtree); /* NULL is allowed */
  * kernel knows items.
  */
 uint32_t gcr_subtree_number(const struct gcr_subtree *subtree);
+/*
+ * The process whose snapshot the subtree is, for as long as the subtree exists, whoever has the
+ * snapshot at present; 0: none, the subtree is a place's.
+ */
+pid_t gcr_subtree_process(const struct gcr_subtree *subtree, uint64_t *ret_start_ticks);
 /* Returns a reference to the subtree of this number, or -ESTALE. */
 int gcr_subtree_find(uint32_t number, struct gcr_subtree **ret_subtree);
 

@@ -92,8 +92,10 @@ struct gcr_subtree {
 	int root_fd;
 	atomic_uint owner; /* the user for whom the subtree counts */
 	uid_t root_owner;  /* that user if the subtree's directory is root's */
-	bool gives_away;   /* the daemon may change owners */
-	uint32_t adopter;  /* number of gcr_inodes_link() for names of its files; 0: none */
+	pid_t pid;	   /* of the process whose snapshot it is; 0: a place's */
+	uint64_t start_ticks;
+	bool gives_away;  /* the daemon may change owners */
+	uint32_t adopter; /* number of gcr_inodes_link() for names of its files; 0: none */
 	struct gcr_store *store;
 	int (*touch)(void *data, struct gcr_room **ret_room);
 	void *data;

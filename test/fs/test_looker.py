@@ -227,6 +227,45 @@ def test_many_of_the_writer():
                  'it to be looked at again')
 
 
+def use(snapshot):
+    """Reads, changes and renames what is below a snapshot."""
+    with open(f'{snapshot}/vram/{os.listdir(f"{snapshot}/vram")[0]}', 'rb') as file:
+        file.read(1)
+    os.mkdir(f'{snapshot}/vram/made')
+    os.rename(f'{snapshot}/vram/made', f'{snapshot}/made')
+
+
+def error_in_child(uid, call):
+    """The number of the error that a call of this user's ends with."""
+    pid = os.fork()
+    if not pid:
+        number = 255
+        try:
+            harness.become(uid)
+            call()
+            number = 0
+        except OSError as error:
+            number = error.errno
+        finally:
+            os._exit(number)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_many_of_who_reads():
+    """The kernel tells the user namespaces of readers and processes without a look (Linux 6.11)."""
+    if tuple(int(word) for word in os.uname().release.split('.')[:2]) < (6, 11):
+        raise Skip('this kernel tells no user namespace without a look')
+    with attacked(vmm=True) as (machine, _, _):
+        theirs = machine.ready_demo(uid=NOBODY)
+        machine.must(theirs.pid, 'freeze')
+        held = [Held(machine, 'exec', known=False) for _ in range(SILENT_OWNER_MAX + 1)]
+        for one in held:
+            machine.write(None, f'freeze {one.pid}')
+        snapshot = machine.path(theirs.pid, 'snapshot')
+        number = soon('his files', lambda: error_in_child(NOBODY, lambda: use(snapshot)))
+        equal(harness.name_of(number), 'ok')
+
+
 def ends_soon(*hows, at_verb=False):
     with attacked(*hows) as (machine, _, held):
         soon('ls', machine.pids)

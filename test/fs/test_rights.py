@@ -2,6 +2,7 @@
 """Descriptors that are handed on: both who has opened a file and who writes have to be permitted.
 The attacks are played for real, with set-user-ID programs and pid namespaces."""
 import array
+import concurrent.futures
 import contextlib
 import ctypes
 import errno
@@ -19,8 +20,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
 import vmm
-from harness import (LIBC, NOBODY, Machine, Skip, become, check, equal, error_of, is_root, name_of,
-                     same_for_both, wait_for)
+from harness import (BUILD, LIBC, NOBODY, SLOW, Machine, Skip, become, check, equal, error_of, is_root,
+                     name_of, same_for_both, wait_for)
 from processes import sleeps
 
 OTHER = NOBODY - 1
@@ -682,12 +683,12 @@ def verb_by(machine, pid, verb, prepare):
     return [write(machine.ctl(pid), verb), write(machine.ctl(), f'{verb} {pid}')]
 
 
-def test_other_group():
+def test_other_group(**options):
     """The kernel compares the groups too: a server that has its user's id and a group of its own
     (sudo -g) is no other process's of that user."""
     need_root()
     same_for_both('whose a process is')
-    with vmm.machine() as machine:
+    with vmm.machine(**options) as machine:
         demo = vmm.demo(machine, command=['setpriv', f'--reuid={NOBODY}', f'--regid={GROUP}',
                                           '--clear-groups', *vendor.RUN, *vendor.DEMO])
         equal(os.stat(machine.path(demo.pid)).st_uid, NOBODY)
@@ -769,11 +770,11 @@ def apart(machine, inside, maker):
                                        *vendor.RUN, *vendor.DEMO])
 
 
-def test_user_namespaces_of_roots():
+def test_user_namespaces_of_roots(**options):
     """The kernel lets no process outside look into one that root has put there (PrivateUsers=),
     whatever its user; and none inside into one outside."""
     need_user_namespaces()
-    with Machine() as machine:
+    with Machine(**options) as machine:
         theirs = machine.ready_demo(uid=NOBODY)
         for inside in NOBODY, 0:
             demo = apart(machine, inside, 0)
@@ -792,10 +793,10 @@ def test_user_namespaces_of_roots():
             equal([texts(machine, theirs.pid, one) for one in (user, resident)], ['ok', 'EACCES'])
 
 
-def test_user_namespaces_of_his_own():
+def test_user_namespaces_of_his_own(**options):
     """Who has made it has all rights in it."""
     need_user_namespaces()
-    with Machine() as machine:
+    with Machine(**options) as machine:
         theirs = machine.ready_demo(uid=NOBODY)
         for inside in NOBODY, 0:
             demo = apart(machine, inside, NOBODY)
@@ -808,6 +809,64 @@ def test_user_namespaces_of_his_own():
             for prepare in user, enter_user_namespace(demo.pid, inside):
                 equal(verb_by(machine, demo.pid, 'cancel', prepare), ['EBUSY', 'EBUSY'])
                 equal(outcome(lambda: os.listdir(machine.path(demo.pid, 'snapshot')), prepare), 'ok')
+
+
+def test_user_namespaces_side_by_side(**options):
+    """Two of his own making (two containers of his): none is above the other, and he is above both."""
+    need_user_namespaces()
+    with Machine(**options) as machine:
+        demo, other = apart(machine, 0, NOBODY), apart(machine, 0, NOBODY)
+        resident = enter_user_namespace(other.pid, 0)
+        equal(verb_by(machine, demo.pid, 'cancel', resident), ['EBUSY', 'EBUSY'])
+        equal(texts(machine, demo.pid, resident), 'ok')
+        equal(outcome(lambda: os.listdir(machine.path(demo.pid, 'snapshot')), resident), 'ok')
+
+
+OLDER = f'{BUILD}/test/fs/libolder.so'
+
+
+def test_older_kernel():
+    """The same before Linux 6.11: helpers look at the processes."""
+    need_root()
+    if SLOW > 1:
+        raise Skip('no library is preloaded beside a sanitizer')
+    for test in (test_other_group, test_user_namespaces_of_roots, test_user_namespaces_of_his_own,
+                 test_user_namespaces_side_by_side):
+        test(env={'LD_PRELOAD': OLDER})
+
+
+def open_again(fd):
+    """By an O_PATH descriptor, until the file is gone."""
+    while True:
+        try:
+            os.close(os.open(f'/proc/self/fd/{fd}', os.O_RDONLY))
+            return 0
+        except OSError as error:
+            if error.errno != errno.EACCES:
+                raise
+
+
+def test_snapshot_of_an_ended_process():
+    """What the kernel would say of a process that is no more, nobody knows: its snapshot, as long as
+    that is there, is nobody's but root's."""
+    need_root()
+    same_for_both('whose a process is')
+    with vmm.machine() as machine:
+        user = group_user()
+        for _ in range(5):
+            demo = vmm.demo(machine, command=['setpriv', f'--reuid={NOBODY}', f'--regid={GROUP}',
+                                              '--clear-groups', *vendor.RUN, *vendor.DEMO])
+            machine.must(demo.pid, 'freeze')
+            directory = machine.path(demo.pid, 'snapshot', 'vram')
+            fd = opened(f'{directory}/{os.listdir(directory)[0]}', flags=os.O_PATH, prepare=user)
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                opens = [pool.submit(child, lambda: open_again(fd), user) for _ in range(4)]
+                machine.daemon.send_signal(signal.SIGSTOP)
+                demo.end(signal.SIGKILL)
+                machine.daemon.send_signal(signal.SIGCONT)
+                found = {name_of(one.result()) for one in opens}
+            os.close(fd)
+            check(found <= {'ESRCH', 'ESTALE'}, f'opens after the end: {found}')
 
 
 if __name__ == '__main__':

@@ -107,6 +107,24 @@ static void end(pid_t pid)
 	CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
 }
 
+/* Does the kernel tell user namespaces without a look? */
+static bool tells_at_once(void)
+{
+	int fd = -1, result = gcr_proc_open_user_namespace_at_once(getpid(), &fd);
+
+	if (fd >= 0)
+		close(fd);
+	return !result;
+}
+
+static int lowest_fd(void)
+{
+	int fd = dup(STDIN_FILENO);
+
+	CHECK(fd >= 0 && close(fd) == 0);
+	return fd;
+}
+
 /* What is said to a process of SOMEBODY's about another one: quickly, and by looks. */
 static void check_pair(pid_t asker, gid_t gid, pid_t pid, int quickly, int by_looks)
 {
@@ -114,13 +132,19 @@ static void check_pair(pid_t asker, gid_t gid, pid_t pid, int quickly, int by_lo
 	struct gcr_tracer tracer;
 	uid_t owner;
 	gid_t unused;
+	int at_once, free_fd;
 
 	CHECK(gcr_proc_owner(pid, &owner, &unused) == 0 && owner == SOMEBODY);
+	free_fd = lowest_fd();
 	gcr_tracer_take(asker, SOMEBODY, gid, &tracer);
 	CHECK(gcr_tracer_check(&tracer, pid, owner, &error) == by_looks);
 	CHECK(gcr_tracer_check(&tracer, pid, 0, &error) == 0);
 	CHECK(gcr_tracer_check_quickly(asker, SOMEBODY, gid, pid, owner, &error) == quickly);
+	at_once = gcr_tracer_check_at_once(asker, SOMEBODY, gid, pid, owner, &error);
+	CHECK(at_once == (tells_at_once() ? by_looks : -EAGAIN));
+	CHECK(gcr_tracer_equals(&tracer, &tracer));
 	gcr_tracer_finish(&tracer);
+	CHECK(lowest_fd() == free_fd);
 }
 
 static void test_groups(void)
@@ -144,7 +168,22 @@ static void test_groups(void)
 	end(grouped);
 }
 
-/* Who goes into a namespace of his own has the same processes as before, with the same group. */
+/* Two are alike if they have all in common. */
+static void check_equals(pid_t one, gid_t gid, pid_t other, gid_t other_gid, bool are_equal)
+{
+	struct gcr_tracer left, right;
+
+	gcr_tracer_take(one, SOMEBODY, gid, &left);
+	gcr_tracer_take(other, SOMEBODY, other_gid, &right);
+	CHECK(gcr_tracer_equals(&left, &right) == are_equal);
+	gcr_tracer_finish(&right);
+	gcr_tracer_finish(&left);
+}
+
+/*
+ * Who goes into a namespace of his own has the same processes as before, with the same group, and
+ * those in other namespaces of his.
+ */
 static void test_own_namespace(void)
 {
 	const struct process alone = {
@@ -158,13 +197,17 @@ static void test_own_namespace(void)
 		check_pair(plain, SOMEBODY, inner, -EAGAIN, 0);
 		check_pair(inner, SOMEBODY, plain, -EAGAIN, 0);
 		check_pair(inner, SOMEBODY, grouped, -EAGAIN, -EPERM);
-		check_pair(inner, SOMEBODY, other, -EAGAIN, -EPERM);
+		check_pair(inner, SOMEBODY, other, -EAGAIN, 0);
 		check_pair(inner, SOMEBODY, roots, -EAGAIN, -EPERM);
 		check_pair(roots, SOMEBODY, inner, -EAGAIN, -EPERM);
+		check_equals(inner, SOMEBODY, other, SOMEBODY, false);
+		check_equals(inner, SOMEBODY, plain, SOMEBODY, false);
 		end(roots);
 		end(other);
 		end(inner);
 	}
+	check_equals(plain, SOMEBODY, plain, SOMEBODY, true);
+	check_equals(plain, SOMEBODY, grouped, GROUP, false);
 	end(grouped);
 	end(plain);
 }

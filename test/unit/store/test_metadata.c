@@ -140,13 +140,16 @@ static void run_changes(void)
 	struct gcr_snapshot *snapshot;
 	struct gcr_error error = {0};
 	struct gcr_digest *digests;
-	uint64_t count;
+	uint64_t count, start_ticks;
 
 	start(256 * MIB, 0);
 	fill_extents(extents);
 	for (size_t i = 0; i < COUNT; i++)
 		extents[i].gpu[0] = (uint8_t)extents[i].gpu_index;
 	CHECK(!gcr_snapshot_create(store, 4711, 77, GENERATION, extents, COUNT, &snapshot, &error));
+	/* Its subtree tells whose it is, as long as somebody has it. */
+	CHECK(gcr_subtree_process(gcr_snapshot_subtree(snapshot), &start_ticks) == 4711);
+	CHECK(start_ticks == 77);
 	count = gcr_snapshot_first_chunk(snapshot, COUNT);
 	digests = calloc(count, sizeof(*digests));
 	CHECK(digests);
