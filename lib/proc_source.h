@@ -9,8 +9,8 @@
  * Measured on Linux 6.18, of a process in execve(2): stat, maps, environ, smaps_rollup, auxv and
  * the links exe, fd/N, ns/N block, and so do process_vm_readv(2), kcmp(2), pidfd_getfd(2),
  * ptrace(2) (on older kernels stat and the links do not). status, comm, cgroup, children, fdinfo,
- * mountinfo, net/unix and stat(2) of /proc/PID and its entries do not block: these are read without
- * the source.
+ * mountinfo, net/unix and stat(2) of /proc/PID and its entries do not block, nor does ioctl(2) of a
+ * pidfd for the user namespace (PIDFD_GET_USER_NAMESPACE): these are read without the source.
  *
  * Reading a file in memory that a process has sent can block too: the kernel locks a page of the
  * file while it looks for that page in all mappings, of which a user can make a hundred million.
