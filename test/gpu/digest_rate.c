@@ -4,9 +4,9 @@
  * measures how fast they are made. Other kernels with the same arguments can be measured too.
  *
  *   cc -O2 -D_GNU_SOURCE -DHAVE_DIGEST_PTX -I. -I BUILD -o digest_rate test/gpu/digest_rate.c \
- *      lib/{beneath,digest,error,full_io,printable,uuid}.c
- * backend/{cuda/driver,worker/digest,worker/numa}.c \ -ldl -lpthread -lxxhash digest_rate GIB
- * [PTX:CHUNKS]...      a file, and how many chunks a group of its kernel takes
+ *      lib/{beneath,digest,error,full_io,printable,uuid}.c \
+ *      backend/{cuda/driver,worker/digest,worker/numa}.c -ldl -lpthread -lxxhash
+ *   digest_rate GIB [PTX:CHUNKS]...      a file, and how many chunks a group of its kernel takes
  *
  * TB are 10^12 bytes. The exit status is 1 if a digest is wrong.
  */
