@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #include "fs/helper/helper.h"
-#include "fs/helper/helper_process.h"
 #include "fs/helper/receiver.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
