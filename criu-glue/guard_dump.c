@@ -36,16 +36,14 @@ static struct {
 } root;
 
 /*
- * Reads the variable when CRIU starts, and removes it there: what CRIU starts dumps nothing. In a
- * program that starts CRIU the variable stays. CRIU does not run without the root that it was to
- * get.
+ * Reads the variable when the program starts. It stays, since this can be a program that starts
+ * CRIU. CRIU does not run without the root that it was to get.
  */
-__attribute__((constructor)) static void learn(int count, char **arguments, char **environment)
+__attribute__((constructor)) static void learn(void)
 {
 	const char *text = getenv(GCR_CRIU_ROOT_VARIABLE);
 	int length = 0;
 
-	(void)environment;
 	if (!text)
 		return;
 	if (sscanf(text, "%d:%d%n", &root.pid, &root.pidfd, &length) != 2 || text[length] ||
@@ -53,8 +51,6 @@ __attribute__((constructor)) static void learn(int count, char **arguments, char
 		fprintf(stderr, "gpucr-criu-guard: the root of the tree is not known: %s\n", text);
 		_exit(1);
 	}
-	if (gcr_guard_is_in_criu("dump", count, arguments))
-		unsetenv(GCR_CRIU_ROOT_VARIABLE);
 }
 
 bool gcr_guard_is_dump(void)

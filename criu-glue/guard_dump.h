@@ -7,8 +7,8 @@
 #include <sys/types.h>
 
 /*
- * Does this CRIU dump a tree? The daemon has told it the root in the environment, which CRIU's
- * start has read and removed.
+ * Does this CRIU dump a tree? The daemon has told it the root in the environment, which is read at
+ * the start of the program.
  */
 bool gcr_guard_is_dump(void);
 

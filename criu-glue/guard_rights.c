@@ -111,10 +111,14 @@ static bool note_own(void)
 	return stat("/proc/self/ns/mnt", &owner.mounts) == 0;
 }
 
-bool gcr_guard_is_in_criu(const char *action, int count, char *const *arguments)
+/*
+ * Is this program CRIU? It exports functions to its plugins, and is called by the daemon with this
+ * argument.
+ */
+static bool is_in_criu(int count, char *const *arguments)
 {
 	return dlsym(RTLD_DEFAULT, "criu_get_image_dir") ||
-	       (count > 1 && !strcmp(arguments[1], action));
+	       (count > 1 && !strcmp(arguments[1], "restore"));
 }
 
 /*
@@ -126,7 +130,7 @@ __attribute__((constructor)) static void learn(int count, char **arguments, char
 	const char *text = getenv(GCR_CRIU_OWNER_VARIABLE);
 
 	(void)environment;
-	if (!text || !gcr_guard_is_in_criu("restore", count, arguments))
+	if (!text || !is_in_criu(count, arguments))
 		return;
 	if (!parse(text) || !note_own()) {
 		fprintf(stderr, "gpucr-criu-guard: the owner of the tree is not known: %s\n", text);

@@ -18,11 +18,6 @@ struct gcr_guard_saved {
 	gid_t gid;
 };
 
-/*
- * Is this program CRIU? It exports functions to its plugins, and the daemon calls it with @action
- * as its first argument.
- */
-bool gcr_guard_is_in_criu(const char *action, int count, char *const *arguments);
 /* Is this CRIU, and does it restore the tree of an ordinary user? */
 bool gcr_guard_has_owner(void);
 /* The owner's uid; call it only if there is an owner. */

@@ -55,8 +55,12 @@ static bool is_passed_on(const char *entry)
 		"LD_LIBRARY_PATH",
 		"GPUCR_*",
 		"CRIU_FAULT",
-		/* A GPU that ROCm does not know is used as this one; it names no file. */
-		"HSA_OVERRIDE_GFX_VERSION",
+		/*
+		 * ROCm: a GPU that it does not know is used as this one; and what CRIU's plugin
+		 * compares of two machines. They name no file.
+		 */
+		"HSA_OVERRIDE_GFX_VERSION*",
+		"KFD_*",
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 		"ASAN_OPTIONS",
 		"LSAN_OPTIONS",

@@ -219,13 +219,13 @@ static int open_outside(int fd, uid_t uid, int *ret_fd)
 			return -errno;
 		if (parent < 0) /* as in is_below() */
 			break;
-		if (maker == uid && outside_fd >= 0)
-			close(TAKE_FD(outside_fd));
-		if (maker == uid && (outside_fd = fcntl(parent, F_DUPFD_CLOEXEC, 0)) < 0)
-			return -errno;
 		if (parent_fd >= 0)
 			close(parent_fd);
 		fd = parent_fd = parent;
+		if (maker == uid && outside_fd >= 0)
+			close(TAKE_FD(outside_fd));
+		if (maker == uid && (outside_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0)
+			return -errno;
 		is_ours = is_same(fd, -1);
 		if (is_ours < 0)
 			return is_ours;

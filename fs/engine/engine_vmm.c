@@ -240,9 +240,13 @@ void gcr_vmm_set_running(struct gcr_vmm *vmm)
 	vmm->extents = NULL;
 	if (snapshot && (!may_keep || gcr_store_keep(snapshot, &vmm->digests) < 0))
 		gcr_snapshot_discard(snapshot);
-	/* The end of the process was handled before the snapshot was kept: drop it here. */
-	if (may_keep && gcr_process_has_ended(process))
-		gcr_store_drop_kept(vmm->driver.daemon->store, process->pid, process->start_ticks);
+	/*
+	 * The end of the process, or of its program by execve(2), was handled before the snapshot
+	 * was kept: drop it here.
+	 */
+	if (may_keep &&
+	    (gcr_process_has_ended(process) || gcr_driver_sees_other_program(&vmm->driver)))
+		gcr_process_drop_kept(process);
 }
 
 void gcr_vmm_use_snapshot(struct gcr_vmm *vmm)

@@ -95,15 +95,14 @@ static void copy_generation(char to[40], const char from[40])
 }
 
 /*
- * Notes the program of a library that registers now. Returns true if the process had another one,
- * of which nothing is frozen. Lock: process.
+ * Notes the program of a library that registers now. Returns true if the process had another one.
+ * Lock: process.
  */
 static bool note_program_locked(struct gcr_process *process, const struct gcr_proc_program *program)
 {
-	bool is_new = gcr_proc_program_differs(&process->program, program) &&
-		      process->state == GCR_STATE_RUNNING && !process->snapshot;
+	bool is_new = gcr_proc_program_differs(&process->program, program);
 
-	if (is_new)
+	if (is_new && process->state == GCR_STATE_RUNNING && !process->snapshot)
 		gcr_process_forget_program_locked(process);
 	process->program = *program;
 	return is_new;
