@@ -5,8 +5,8 @@
  *
  * With GPUCR_SIM_DIR in the environment the simulator's files in $GPUCR_SIM_DIR/sys are read
  * instead; the simulator is asked to update them first, by a function that only its libamdhip64.so
- * has. Who is not on the simulator removes the variable from the environment: another user may have
- * set it.
+ * has. The daemon and the tools remove the variable from their environment unless they run on the
+ * simulator: another user may have set it.
  *
  * Sources: the kernel's drivers/gpu/drm/amd/amdkfd/kfd_topology.c (class/kfd/kfd/topology),
  * kfd_process.c (class/kfd/kfd/proc), amdgpu_vram_mgr.c (mem_info_vram_*), and

@@ -2,7 +2,8 @@
 /*
  * Variables that name what programs of root's run or load: of PATH, CRIU; of LD_LIBRARY_PATH, the
  * driver's libraries; below HOME, the driver keeps code for the GPU that it has compiled before.
- * The daemon and all that it starts use what is left of them: see gcr_environment_copy().
+ * The programs that the daemon starts get these variables as checked here: see
+ * gcr_environment_copy().
  */
 #include "fs/base/own_environment.h"
 

@@ -113,7 +113,7 @@ static int is_below(int fd, int above_fd, uid_t *ret_maker)
 		if (ioctl(fd, NS_GET_OWNER_UID, ret_maker) < 0)
 			return -errno;
 		parent = ioctl(fd, NS_GET_PARENT);
-		/* EPERM: there is none, or it is above ours, where nobody is whom we serve. */
+		/* EPERM: there is none, or it is above ours, where no caller of the daemon is. */
 		if (parent < 0)
 			return errno == EPERM ? 0 : -errno;
 		if (parent_fd >= 0)

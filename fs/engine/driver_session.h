@@ -106,11 +106,11 @@ bool gcr_driver_session_must_leave(struct gcr_driver_session *driver);
 bool gcr_driver_sees_other_program(struct gcr_driver_session *driver);
 
 /*
- * May the program that the process has now be locked? A process can keep its program from being
- * found out, but not its owner, so that must be the one of when the session began, and of a running
- * process the writer. A thaw that is undone locks what it has begun to thaw, whoever has written
- * it. -ESRCH: the process has another program, or has ended; -EPERM: it has, or may have, another
- * user's; -EIO: its owner could not be read now.
+ * May the program that the process has now be locked? A process can hide its program, but not its
+ * owner. So the owner must be the same as at the start of the session, and the owner of a running
+ * process must be the verb's writer. When a thaw is undone, the process may be locked whoever wrote
+ * the thaw. -ESRCH: the process has another program, or has ended; -EPERM: it has, or may have,
+ * another user's; -EIO: its owner could not be read now.
  */
 int gcr_driver_may_lock(struct gcr_driver_session *driver, struct gcr_error *error);
 
