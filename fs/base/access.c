@@ -15,6 +15,7 @@
 #include "lib/cleanup.h"
 #include "lib/proc_file.h"
 #include "lib/procfs.h"
+#include "lib/rights.h"
 
 /* The bits of one class of a mode are those of access(2). */
 _Static_assert(R_OK == S_IROTH && W_OK == S_IWOTH && X_OK == S_IXOTH, "modes of access(2)");
@@ -24,31 +25,12 @@ static bool allows(mode_t class, int wanted)
 	return !((mode_t)wanted & ~class);
 }
 
-/* Is @gid in the line "Groups:" of a thread's status? */
-static bool has_group(const char *status, gid_t gid)
+static bool has_group(const struct gcr_file_rights *rights, gid_t gid)
 {
-	const char *text = strstr(status, "\nGroups:");
-
-	for (text = text ? text + strlen("\nGroups:") : ""; *text && *text != '\n';) {
-		char *end;
-		unsigned long group = strtoul(text, &end, 10);
-
-		if (end == text)
-			return false;
-		if (group == gid)
+	for (size_t i = 0; i < rights->groups_count; i++)
+		if (rights->groups[i] == gid)
 			return true;
-		text = end + strspn(end, " \t");
-	}
 	return false;
-}
-
-/* The effective capabilities of a thread's status. */
-static uint64_t capabilities_of(const char *status)
-{
-	const char *text = strstr(status, "\nCapEff:");
-	uint64_t capabilities;
-
-	return text && sscanf(text, "\nCapEff: %" SCNx64, &capabilities) == 1 ? capabilities : 0;
 }
 
 /* Has the user namespace of the thread an id for @id of ours? @name: "uid_map" or "gid_map". */
@@ -103,7 +85,8 @@ static int check_unknown(const struct gcr_access *caller, const struct stat *sta
 
 int gcr_access_check(const struct gcr_access *caller, const struct stat *stat, int wanted)
 {
-	_cleanup_free_ char *status = NULL;
+	_cleanup_(gcr_file_rights_destroy_cleanup) struct gcr_file_rights *rights = NULL;
+	struct gcr_proc_status status;
 	mode_t class = stat->st_mode;
 	bool is_in_group;
 
@@ -111,14 +94,16 @@ int gcr_access_check(const struct gcr_access *caller, const struct stat *stat, i
 		return 0;
 	if (caller->uid == stat->st_uid && allows(class >> 6, wanted))
 		return 0;
-	if (gcr_proc_read(caller->pid, "status", &status, NULL) < 0)
+	if (gcr_file_rights_of(caller->pid, &rights) < 0 ||
+	    gcr_proc_status(caller->pid, &status) < 0)
 		return check_unknown(caller, stat, wanted);
-	is_in_group = caller->gid == stat->st_gid || has_group(status, stat->st_gid);
+	is_in_group = caller->gid == stat->st_gid || has_group(rights, stat->st_gid);
 	if (caller->uid == stat->st_uid)
 		class >>= 6;
 	else if (is_in_group)
 		class >>= 3;
-	if (allows(class, wanted) || overrides(caller->pid, capabilities_of(status), stat, wanted))
+	if (allows(class, wanted) ||
+	    overrides(caller->pid, status.effective_capabilities, stat, wanted))
 		return 0;
 	return -EACCES;
 }
