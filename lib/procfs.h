@@ -108,18 +108,6 @@ struct gcr_proc_status {
 int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status);
 
 /*
- * Does the process have our map of user ids? Then it is in our user namespace, or in one like it.
- * The function never waits for the process. 1, 0, -errno: a map cannot be read.
- */
-int gcr_proc_has_our_uid_map(pid_t pid);
-
-/*
- * The id that root of the process's user namespace has in ours; 0 if it has none. @name: "uid_map"
- * or "gid_map". Never waits for the process.
- */
-uint32_t gcr_proc_namespace_root(pid_t pid, const char *name);
-
-/*
  * Has the kernel started the program with more rights than its caller (AT_SECURE of getauxval(3):
  * set-user-ID, set-group-ID, file capabilities)? 1, 0; -EACCES, -ESRCH; -ETIMEDOUT and -EBUSY of
  * lib/proc_source.h.
@@ -175,19 +163,6 @@ int gcr_proc_links(pid_t pid, char **ret_text, size_t *ret_bytes);
  */
 int gcr_proc_link(pid_t pid, const char *name, char *ret_target, size_t target_bytes);
 
-/*
- * Opens the namespace /proc/PID/ns/NAME ("pid", "user") of a process or thread. -ESRCH, -EACCES.
- * "user" does not ask the source of lib/proc_source.h where the function below succeeds.
- */
-int gcr_proc_open_namespace(pid_t pid, const char *name, int *ret_fd);
-
-/*
- * Opens the user namespace of a process or thread by a pidfd, which never waits for the process.
- * Any error says that gcr_proc_open_namespace() has to be asked: a kernel before 6.11, a main
- * thread that has ended while others go on, a process that we may not look into.
- */
-int gcr_proc_open_user_namespace_at_once(pid_t pid, int *ret_fd);
-
 /* Reads @bytes of a process's memory. -EFAULT: part of the range is not mapped. -EPERM, -ESRCH. */
 int gcr_proc_peek(pid_t pid, uintptr_t address, void *ret, size_t bytes);
 
@@ -227,15 +202,6 @@ bool gcr_pidfd_is_gone(int pidfd);
 
 /* Opens a pidfd for exactly this process: -ESRCH if the start time is not @start_ticks. */
 int gcr_proc_open(pid_t pid, uint64_t start_ticks, int *ret_pidfd);
-
-/*
- * May a caller (task @caller) reach process @target by pid namespaces: is @target's namespace the
- * caller's or a descendant of it? 1, 0, -errno.
- */
-int gcr_proc_namespace_reaches(pid_t caller, pid_t target);
-
-/* The same for callers in the pid namespace that @namespace_fd refers to. */
-int gcr_proc_namespace_holds(int namespace_fd, pid_t target);
 
 /* The value of @name in /proc/PID/environ, which the caller frees; -ENOENT not set, -EACCES. */
 int gcr_proc_environ(pid_t pid, const char *name, char **ret_value);

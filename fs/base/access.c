@@ -3,16 +3,13 @@
 #include "fs/base/access.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <linux/capability.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/id_map.h"
 #include "lib/proc_file.h"
 #include "lib/procfs.h"
 #include "lib/rights.h"
@@ -33,25 +30,6 @@ static bool has_group(const struct gcr_file_rights *rights, gid_t gid)
 	return false;
 }
 
-/* Has the user namespace of the thread an id for @id of ours? @name: "uid_map" or "gid_map". */
-static bool has_id(pid_t pid, const char *name, uint32_t id)
-{
-	_cleanup_free_ char *text = NULL;
-	char path[GCR_PROC_PATH_BYTES];
-	uint32_t outside, count;
-
-	gcr_proc_path(path, pid, name);
-	if (gcr_file_read(path, &text, NULL) < 0)
-		return false;
-	for (const char *line = text; line; line = strchr(line, '\n')) {
-		line += *line == '\n';
-		if (sscanf(line, "%*u %" SCNu32 " %" SCNu32, &outside, &count) == 2 &&
-		    id >= outside && id - outside < count)
-			return true;
-	}
-	return false;
-}
-
 /* Do these capabilities allow what the file's mode does not? */
 static bool override(uint64_t capabilities, const struct stat *stat, int wanted)
 {
@@ -68,8 +46,8 @@ static bool overrides(pid_t pid, uint64_t capabilities, const struct stat *stat,
 {
 	/* The map of our own user namespace has numbers of the one above it. */
 	return override(capabilities, stat, wanted) &&
-	       (gcr_proc_has_our_uid_map(pid) == 1 ||
-		(has_id(pid, "uid_map", stat->st_uid) && has_id(pid, "gid_map", stat->st_gid)));
+	       (gcr_id_map_is_ours(pid) == 1 || (gcr_id_map_has(pid, "uid_map", stat->st_uid) &&
+						 gcr_id_map_has(pid, "gid_map", stat->st_gid)));
 }
 
 /* For a caller of whom only the ids are known: a file of root's belongs to the others. */

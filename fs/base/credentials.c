@@ -21,7 +21,9 @@
 #include "fs/base/quota.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/id_map.h"
 #include "lib/lock.h"
+#include "lib/proc_namespace.h"
 #include "lib/proc_source.h"
 #include "lib/procfs.h"
 
@@ -54,7 +56,7 @@ bool gcr_credentials_are_contained(pid_t pid)
 	struct gcr_proc_status status;
 
 	return pid <= 0 || gcr_proc_status(pid, &status) < 0 || status.ns_pids_count != 1 ||
-	       gcr_proc_has_our_uid_map(pid) != 1;
+	       gcr_id_map_is_ours(pid) != 1;
 }
 
 #define UNCONTAINED_MAX	 256
@@ -120,7 +122,7 @@ uid_t gcr_credentials_counted(pid_t pid, uid_t uid)
 	 * The lookers may be busy with other users' processes; root of the host must get in anyway.
 	 */
 	if (result < 0)
-		result = gcr_proc_has_our_uid_map(pid) == 1;
+		result = gcr_id_map_is_ours(pid) == 1;
 	return result ? uid : GCR_QUOTA_OTHER_ROOT;
 }
 

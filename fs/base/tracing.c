@@ -15,7 +15,9 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/id_map.h"
 #include "lib/proc_file.h"
+#include "lib/proc_namespace.h"
 #include "lib/proc_source.h"
 #include "lib/procfs.h"
 
@@ -58,7 +60,7 @@ static int open_namespace(pid_t pid, int *ret_fd)
 {
 	int fd, result = gcr_proc_open_namespace(pid, "user", &fd);
 
-	if (result == -EACCES && gcr_proc_has_our_uid_map(pid) == 1)
+	if (result == -EACCES && gcr_id_map_is_ours(pid) == 1)
 		return 1;
 	return result < 0 ? result : keep_others(fd, ret_fd);
 }
@@ -176,9 +178,8 @@ static int check_group(const struct gcr_tracer *tracer, pid_t pid, bool are_toge
 		return explain_unknown(pid, result, error);
 	if (status.has_one_user && status.real_gid == tracer->gid)
 		return 0;
-	if (are_together &&
-	    (tracer->may_trace ||
-	     (!tracer->is_ours && gcr_proc_namespace_root(pid, "uid_map") == tracer->uid)))
+	if (are_together && (tracer->may_trace ||
+			     (!tracer->is_ours && gcr_id_map_root(pid, "uid_map") == tracer->uid)))
 		return 0;
 	return explain_group(pid, status.real_gid, tracer->gid, error);
 }
@@ -342,7 +343,7 @@ int gcr_tracer_check_quickly(pid_t caller, uid_t uid, gid_t gid, pid_t pid, uid_
 
 	if (is_decided(uid, owner))
 		return 0;
-	if (gcr_proc_has_our_uid_map(caller) != 1 || gcr_proc_has_our_uid_map(pid) != 1)
+	if (gcr_id_map_is_ours(caller) != 1 || gcr_id_map_is_ours(pid) != 1)
 		return -EAGAIN;
 	tracer.may_trace = has_sys_ptrace(caller);
 	return check_group(&tracer, pid, true, error);

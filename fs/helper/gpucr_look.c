@@ -21,6 +21,7 @@
 #include "lib/full_io.h"
 #include "lib/message.h"
 #include "lib/proc_file.h"
+#include "lib/proc_namespace.h"
 #include "lib/proc_page.h"
 #include "lib/procfs.h"
 

@@ -17,6 +17,7 @@
 #include "fs/image/dump_private.h"
 #include "lib/cleanup.h"
 #include "lib/proc_file.h"
+#include "lib/proc_namespace.h"
 #include "lib/proc_text.h"
 #include "lib/procfs.h"
 

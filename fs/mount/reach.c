@@ -8,7 +8,7 @@
 #include "fs/base/tracing.h"
 #include "fs/base/turns.h"
 #include "fs/image/place.h"
-#include "fs/mount/session_subtree.h"
+#include "fs/mount/session_quota.h"
 #include "fs/mount/tree.h"
 #include "fs/process/process.h"
 #include "fs/store/subtree.h"

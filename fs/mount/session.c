@@ -19,6 +19,8 @@
 #include "fs/mount/control.h"
 #include "fs/mount/reach.h"
 #include "fs/mount/render_turn.h"
+#include "fs/mount/session_listing.h"
+#include "fs/mount/session_quota.h"
 #include "fs/mount/session_subtree.h"
 #include "fs/mount/session_turn.h"
 #include "fs/mount/session_watch.h"
@@ -26,27 +28,6 @@
 #include "fs/process/gpus.h"
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
-
-/* Extra opens, beyond the quota, of the files at the root that say why other opens fail. */
-#define OPEN_BEYOND 8
-
-/* An entry of a directory, as listed when the directory was opened. */
-struct entry {
-	fuse_ino_t node;
-	mode_t mode;
-	size_t name; /* offset in the listing's names */
-};
-
-struct listing {
-	struct file *file; /* whose opener's quota the listing uses */
-	struct gcr_daemon *daemon;
-	struct entry *entries;
-	size_t count;
-	char *names;
-	size_t names_bytes;
-	size_t names_max;
-	size_t entries_max;
-};
 
 /* An open file or directory. */
 struct file {
@@ -60,9 +41,9 @@ struct file {
 	struct gcr_event_reader *reader; /* of an events file */
 	struct gcr_subtree_file *item;	 /* of a file in a subtree */
 	bool is_passthrough_told;	 /* registered with fs/base/passthrough.h */
-	struct listing listing;		 /* of a directory */
+	struct gcr_listing *listing;	 /* of a directory */
 	struct gcr_quota_charge opened;	 /* quota for the open file */
-	struct gcr_quota_charge held;	 /* quota for the text or the listing */
+	struct gcr_quota_charge held;	 /* quota for the text */
 };
 
 static void (*ready_function)(struct gcr_daemon *daemon);
@@ -89,8 +70,7 @@ static void file_unref(struct file *file)
 	gcr_place_unref(file->place);
 	gcr_credentials_finish(&file->opener);
 	free(file->text);
-	free(file->listing.entries);
-	free(file->listing.names);
+	gcr_listing_destroy(file->listing);
 	gcr_quota_release(&file->held);
 	gcr_quota_release(&file->opened);
 	free(file);
@@ -177,40 +157,6 @@ static void do_readlink(fuse_req_t request, fuse_ino_t node)
 	}
 }
 
-/*
- * Charges the open file to its opener. If the quota is exceeded, the user's `error` at the root
- * says so.
- */
-static int take_open(struct gcr_daemon *daemon, struct file *file)
-{
-	/* The files that contain the message can be opened all the same. */
-	bool is_error = gcr_node_kind(file->node) == GCR_NODE_ROOT_ERROR ||
-			gcr_node_kind(file->node) == GCR_NODE_ROOT_STATUS;
-	struct gcr_error error;
-	int result = gcr_quota_take_beyond(daemon->quota, GCR_QUOTA_OPEN_FILES,
-					   file->opener.counted, 1, is_error ? OPEN_BEYOND : 0,
-					   &file->opened, &error);
-
-	if (result < 0)
-		gcr_session_tell_refusal(daemon, file->opener.counted, &error);
-	return result;
-}
-
-/* Charges the text or listing of the open file to the opener. */
-static int take_text(struct gcr_daemon *daemon, struct file *file, size_t bytes)
-{
-	/* A user at the limit must still be able to read the message. */
-	bool is_error = gcr_node_kind(file->node) == GCR_NODE_ROOT_ERROR;
-	struct gcr_error error;
-	int result = gcr_quota_take_beyond(daemon->quota, GCR_QUOTA_TEXT, file->opener.counted,
-					   bytes, is_error ? GCR_ERROR_WORDS_MAX * OPEN_BEYOND : 0,
-					   &file->held, &error);
-
-	if (result < 0)
-		gcr_session_tell_refusal(daemon, file->opener.counted, &error);
-	return result;
-}
-
 /* Makes an open file for @node. @flags as of open(2). */
 static int file_create(fuse_req_t request, fuse_ino_t node, int flags, struct file **ret_file)
 {
@@ -229,7 +175,7 @@ static int file_create(fuse_req_t request, fuse_ino_t node, int flags, struct fi
 		gcr_credentials_take(caller, &file->opener);
 	else
 		gcr_credentials_take_ids(caller, &file->opener);
-	result = take_open(daemon, file);
+	result = gcr_session_take_open(daemon, file->opener.counted, node, &file->opened);
 	if (result < 0)
 		return result;
 	result = gcr_tree_process(daemon, node, &file->process);
@@ -264,7 +210,9 @@ static int render(struct gcr_daemon *daemon, const struct fuse_ctx *caller, stru
 				 stream);
 	if (fclose(stream))
 		return -ENOMEM;
-	return result < 0 ? result : take_text(daemon, file, file->size);
+	return result < 0 ? result
+			  : gcr_session_take_text(daemon, file->opener.counted, file->node,
+						  file->size, &file->held);
 }
 
 /* An open that waits for fresh figures, and then for its owner's turn. */
@@ -579,60 +527,6 @@ static void do_poll(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *
 			gcr_event_reader_poll(file->reader, handle) ? POLLIN | POLLRDNORM : 0);
 }
 
-/* Charges a listing of the given size to the opener, then allocates it. */
-static int grow_listing(struct listing *listing, size_t names_max, size_t entries_max)
-{
-	struct entry *entries;
-	char *names;
-	int result;
-
-	gcr_quota_release(&listing->file->held);
-	result = take_text(listing->daemon, listing->file,
-			   names_max + entries_max * sizeof(*listing->entries));
-	if (result < 0)
-		return result;
-	if (names_max > listing->names_max) {
-		names = realloc(listing->names, names_max);
-		if (!names)
-			return -ENOMEM;
-		listing->names = names;
-		listing->names_max = names_max;
-	}
-	if (entries_max > listing->entries_max) {
-		entries = reallocarray(listing->entries, entries_max, sizeof(*entries));
-		if (!entries)
-			return -ENOMEM;
-		listing->entries = entries;
-		listing->entries_max = entries_max;
-	}
-	return 0;
-}
-
-static int add_entry(void *data, const char *name, fuse_ino_t node, mode_t mode)
-{
-	struct listing *listing = data;
-	size_t length = strlen(name) + 1;
-	size_t names_max = listing->names_max;
-	size_t entries_max = listing->entries_max;
-	struct entry *entries;
-	int result;
-
-	if (listing->names_bytes + length > names_max)
-		names_max = 2 * (names_max + length);
-	if (listing->count == entries_max)
-		entries_max = entries_max ? 2 * entries_max : 1;
-	if (names_max > listing->names_max || entries_max > listing->entries_max) {
-		result = grow_listing(listing, names_max, entries_max);
-		if (result < 0)
-			return result;
-	}
-	entries = &listing->entries[listing->count++];
-	*entries = (struct entry){.node = node, .mode = mode, .name = listing->names_bytes};
-	memcpy(listing->names + listing->names_bytes, name, length);
-	listing->names_bytes += length;
-	return 0;
-}
-
 static void do_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
 {
 	struct gcr_daemon *daemon = daemon_of(request);
@@ -641,12 +535,9 @@ static void do_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_inf
 	int result;
 
 	result = file_create(request, node, info->flags, &file);
-	if (!result) {
-		file->listing.file = file;
-		file->listing.daemon = daemon;
-		result = gcr_tree_list(daemon, fuse_req_ctx(request), node, add_entry,
-				       &file->listing);
-	}
+	if (!result)
+		result = gcr_listing_create(daemon, fuse_req_ctx(request), file->opener.counted,
+					    node, &file->listing);
 	/* The listing may have waited for its turn, and root has taken the directory away. */
 	if (!result && gcr_node_is_in_subtree(kind))
 		result = gcr_session_may_read(request, node);
@@ -659,30 +550,10 @@ static void do_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_inf
 		TAKE_PTR(file);
 }
 
-/* Replies with entries of the listing; @offset is an index into it. */
 static void do_readdir(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset,
 		       struct fuse_file_info *info)
 {
-	struct file *file = file_of(info);
-	_cleanup_free_ char *buffer = malloc(size);
-	size_t length = 0;
-
-	if (!buffer) {
-		fuse_reply_err(request, ENOMEM);
-		return;
-	}
-	for (size_t i = (size_t)offset; i < file->listing.count; i++) {
-		const struct entry *entry = &file->listing.entries[i];
-		struct stat stat = {.st_ino = entry->node, .st_mode = entry->mode};
-		size_t bytes = fuse_add_direntry(request, buffer + length, size - length,
-						 file->listing.names + entry->name, &stat,
-						 (off_t)i + 1);
-
-		if (bytes > size - length)
-			break;
-		length += bytes;
-	}
-	fuse_reply_buf(request, buffer, length);
+	gcr_listing_reply(file_of(info)->listing, request, size, offset);
 }
 
 static void do_statfs(fuse_req_t request, fuse_ino_t node)

@@ -9,25 +9,15 @@
 
 #include "fs/base/access.h"
 #include "fs/base/log.h"
-#include "fs/base/refusals.h"
 #include "fs/image/place.h"
 #include "fs/image/restore.h"
 #include "fs/mount/reach.h"
+#include "fs/mount/session_quota.h"
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
 
 GCR_DEFINE_CLEANUP(struct gcr_subtree *, gcr_subtree_unref);
 GCR_DEFINE_CLEANUP(struct gcr_subtree_file *, gcr_subtree_close);
-
-void gcr_session_tell_refusal(struct gcr_daemon *daemon, uid_t uid, const struct gcr_error *error)
-{
-	uid_t owner = gcr_quota_owner(daemon->quota, uid);
-
-	gcr_refusals_note(daemon->refusals, owner, gcr_quota_known_owner(daemon->quota, uid),
-			  error);
-	gcr_refusals_log(daemon->refusals, owner, 0, "%s: %s", gcr_error_name(error->number),
-			 error->words);
-}
 
 /*
  * If a change was refused because the user holds too much of the store, stores a message about

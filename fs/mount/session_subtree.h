@@ -15,11 +15,6 @@
  */
 void gcr_session_reply_entry(fuse_req_t request, const struct fuse_entry_param *entry);
 
-/*
- * Stores the message of a refusal, which a reply cannot carry, for the user's `error` at the root.
- */
-void gcr_session_tell_refusal(struct gcr_daemon *daemon, uid_t uid, const struct gcr_error *error);
-
 /* These functions answer @request. Where no change is possible the answer is EPERM. */
 void gcr_session_mkdir(fuse_req_t request, fuse_ino_t parent, const char *name, mode_t mode);
 void gcr_session_unlink(fuse_req_t request, fuse_ino_t parent, const char *name);

@@ -10,6 +10,7 @@
 #include "fs/mount/tree.h"
 #include "fs/process/process.h"
 #include "lib/proc_file.h"
+#include "lib/proc_namespace.h"
 #include "lib/procfs.h"
 
 void gcr_sight_take(const struct fuse_ctx *caller, struct gcr_sight *ret_sight)

@@ -21,6 +21,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/lock.h"
+#include "lib/proc_namespace.h"
 
 GCR_DEFINE_CLEANUP(struct gcr_snapshot *, gcr_snapshot_unref);
 GCR_DEFINE_CLEANUP(struct gcr_subtree *, gcr_subtree_unref);

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lib/proc_namespace.h"
 #include "lib/procfs.h"
 #include "test/unit/test.h"
 

@@ -4,6 +4,7 @@
  * cgroups.
  */
 #include "lib/proc_cgroup.h"
+#include "lib/proc_namespace.h"
 #include "lib/procfs.h"
 
 #include <errno.h>
