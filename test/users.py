@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT
+"""What processes of other users do in a test: they open, write, and hand descriptors on."""
+import os
+import socket
+import subprocess
+
+from harness import Skip, become, equal, is_root, name_of
+
+
+def need_root():
+    if not is_root():
+        raise Skip('several users are needed')
+
+
+def child(call, prepare=None):
+    """The number that it returns, or its errno, of a process of its own."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if not pid:
+        number = 255
+        try:
+            if prepare:
+                prepare()
+            number = call() or 0
+        except OSError as error:
+            number = error.errno
+        finally:
+            os.write(write_end, bytes([number]))
+            os._exit(0)
+    os.close(write_end)
+    os.waitpid(pid, 0)
+    with os.fdopen(read_end, 'rb') as pipe:
+        return (pipe.read() or b'\xff')[0]
+
+
+def opened(path, uid=0, flags=os.O_WRONLY, prepare=None):
+    """A descriptor that a process of this user has opened, and handed on. It has ended then."""
+    ours, theirs = socket.socketpair()
+
+    def open_it():
+        if uid:
+            become(uid)
+        socket.send_fds(theirs, [b'x'], [os.open(path, flags)])
+
+    with ours, theirs:
+        number = child(open_it, prepare)
+        equal(name_of(number), 'ok', f'open of {path}')
+        return socket.recv_fds(ours, 1, 1)[1][0]
+
+
+def write_by(fd, text, uid=0, call=None, prepare=None):
+    """How a write by a process of this user goes: its errno's name, or 'ok'."""
+    data = text.encode()
+
+    def write_it():
+        if uid:
+            become(uid)
+        return 0 if (call or os.write)(fd, data) == len(data) else 254
+
+    return name_of(child(write_it, prepare))
+
+
+def read_as(uid, path):
+    found = subprocess.run(['cat', path], capture_output=True, check=False, text=True, user=uid,
+                           group=uid, extra_groups=[])
+    return found.stdout + found.stderr
