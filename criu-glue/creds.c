@@ -47,7 +47,7 @@ static void threads_finish(struct threads *threads)
 
 /* ---- what the kernel says ---- */
 
-/* Reads the status of a thread. -ESRCH: it has ended. */
+/* Reads the status of a thread; the caller frees *ret_text. -ESRCH: the thread has ended. */
 static int read_status(const struct thread *thread, char **ret_text)
 {
 	char name[64];
@@ -178,9 +178,9 @@ static int find_threads(struct threads *threads, const pid_t *pids, size_t count
 /* ---- the comparison ---- */
 
 /*
- * May a thread with these capabilities have the securebits? The kernel does not tell which it has.
- * Others than this one take CAP_SETPCAP, or have come from a program that had it. A user who gets
- * them otherwise has power over set-user-ID programs, which inherit them.
+ * May a thread with the capabilities of @kernel have these securebits? The kernel does not tell a
+ * thread's securebits. All but SECBIT_KEEP_CAPS take CAP_SETPCAP, or come from a program that had
+ * it. A user who gets them otherwise has power over set-user-ID programs, which inherit them.
  */
 static bool may_have(uint32_t securebits, const struct gcr_image_creds *kernel)
 {
@@ -202,7 +202,10 @@ static bool differs(const struct gcr_image_creds *image, const struct gcr_image_
 		       : kernel->capabilities[set] != image->capabilities[set];
 }
 
-/* The name of what differs, for a message; NULL: nothing does, or a restored thread has less. */
+/*
+ * The name of the first credentials that differ, for a message. NULL: none differ, or a restored
+ * thread only has less.
+ */
 static const char *find_difference(const struct gcr_image_creds *image,
 				   const struct gcr_image_creds *kernel, bool is_restored)
 {
@@ -228,7 +231,10 @@ static int fail_ended(pid_t number, struct gcr_error *error)
 			     (int)number);
 }
 
-/* Compares what the image tells with the thread that runs. */
+/*
+ * Compares the credentials in the image @name with those of the running thread. Errors, with a
+ * message: -EPERM: they differ; -EBUSY: the thread has ended; and errors of /proc.
+ */
 static int check_thread(const struct gcr_image_creds *image, const struct thread *thread,
 			bool is_restored, const char *name, struct gcr_error *error)
 {
@@ -282,8 +288,9 @@ static int fail_number(pid_t number, const char *words, struct gcr_error *error)
 }
 
 /*
- * Checks core-N.img of the thread @number, which the images have in @process. CRIU has the numbers
- * from the processes, too.
+ * Checks core-N.img of the thread @number, which the images have in @process, and marks the thread
+ * as found. The processes themselves have told CRIU these numbers, too, so they are checked as
+ * well. Errors of gcr_criu_check_creds().
  */
 static int check_image(int images_fd, pid_t number, const struct gcr_criu_process *process,
 		       const struct threads *threads, struct gcr_error *error)

@@ -18,8 +18,8 @@
 #define FIELD_DUMPABLE 15u /* of mm_entry */
 
 /*
- * Finds the number that says whether the process is dumpable: *ret_at is its only byte; NULL: the
- * process is not. -EIO.
+ * Finds the number in an image mm-N.img that makes the process dumpable: *ret_at is the number's
+ * only byte; NULL: the process is not dumpable. -EIO.
  */
 static int find_number(uint8_t *image, size_t bytes, uint8_t **ret_at)
 {
@@ -48,8 +48,9 @@ static int find_number(uint8_t *image, size_t bytes, uint8_t **ret_at)
 }
 
 /*
- * Reads the image of the process, if it has one (see gcr_criu_mm_read()); the caller frees
- * *ret_bytes. *ret_at, which is NULL before, as above, in *ret_bytes.
+ * Reads the memory image of the process, if there is one (see gcr_criu_mm_read()); the caller frees
+ * *ret_bytes. *ret_at points into *ret_bytes: see find_number(). *ret_at must be NULL before, and
+ * stays so without an image.
  */
 static int read_image(int images_fd, pid_t pid, char name[GCR_CRIU_NAME_BYTES], void **ret_bytes,
 		      size_t *ret_size, uint8_t **ret_at, struct gcr_error *error)

@@ -37,8 +37,8 @@ static int fetch(int criu_pidfd, int fd)
 }
 
 /*
- * Finds the directory of the place, by its path, whose images' directory this is. False: it is no
- * such directory.
+ * Finds, by its path, the directory of the place to which the images' directory @images_fd belongs.
+ * False: the images belong to no place.
  */
 static bool find_place(int images_fd, char ret_path[PATH_MAX])
 {
@@ -67,7 +67,8 @@ static bool is_published(int images_fd)
 
 /*
  * Fetches the descriptors of CRIU, our parent. False: CRIU has ended. Then our parent is another
- * process, such as init, to whose descriptors nothing may be written: it has no place's images.
+ * process, such as init, which has no place's images, and nothing may be written to its
+ * descriptors.
  */
 static bool fetch_both(int *ret_fd, int *ret_images_fd)
 {

@@ -117,8 +117,8 @@ static bool is_traced(int fd)
 }
 
 /*
- * Enlarges the queue of the guarded socket: connections of others take room in it too until they
- * are closed.
+ * As listen(2), with a longer queue for the guarded socket: connections of others take room there
+ * too until they are closed.
  */
 EXPORT int listen(int fd, int backlog)
 {
@@ -257,8 +257,8 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 }
 
 /*
- * Has CRIU attached to another process? True if @pid is the root's pid, and the root has been
- * waited for.
+ * Has CRIU attached to another process than the root? True if @pid was the root's pid, and the root
+ * has ended and been waited for.
  */
 static bool is_of_another(pid_t pid)
 {
@@ -269,9 +269,9 @@ static bool is_of_another(pid_t pid)
 }
 
 /*
- * Ends CRIU, which would go on (4.1.1: criu/cr-restore.c): the program's own filter of system calls
- * would answer the calls by which the thread gives up root's rights. Before these it waits for
- * CRIU.
+ * Ends CRIU, because the filter of system calls of process @pid cannot be suspended. CRIU would go
+ * on (4.1.1: criu/cr-restore.c), and the filter would answer the calls by which the thread gives up
+ * root's rights. Before these calls the thread waits for CRIU.
  */
 static void give_up(pid_t pid)
 {
@@ -283,8 +283,8 @@ static void give_up(pid_t pid)
 }
 
 /*
- * Fails if CRIU has attached to a process that has got the root's pid. That process is not stopped;
- * it is released when CRIU, which gives up now, ends.
+ * As ptrace(2), but fails if CRIU has attached to a process that has got the root's pid. That
+ * process is not stopped; it is released when CRIU, which gives up now, ends.
  */
 EXPORT long ptrace(enum __ptrace_request request, ...)
 {

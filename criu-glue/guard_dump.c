@@ -36,8 +36,8 @@ static struct {
 } root;
 
 /*
- * Reads the variable when the program starts. It stays, since this can be a program that starts
- * CRIU. CRIU does not run without the root that it was to get.
+ * Reads the root from the environment at the start of the program, which ends if the root is not
+ * valid. The variable stays, since this may be a program that starts CRIU.
  */
 __attribute__((constructor)) static void learn(void)
 {
@@ -76,7 +76,7 @@ int gcr_guard_refuse(const char *words)
 	return -1;
 }
 
-/* Opens again what the descriptor @path_fd, with O_PATH, stands for. */
+/* Opens the file of @path_fd, which has O_PATH, with other flags. */
 static int open_again(int path_fd, int flags)
 {
 	char path[64];
@@ -85,7 +85,7 @@ static int open_again(int path_fd, int flags)
 	return gcr_guard_open(AT_FDCWD, path, flags, 0);
 }
 
-/* Is it a file in memory, empty and without a name, as memfd_create(2) has just made one? */
+/* Is the file in memory, empty and without a name, like one that memfd_create(2) has just made? */
 static bool is_new_memory(int fd)
 {
 	struct statfs filesystem;
@@ -96,7 +96,10 @@ static bool is_new_memory(int fd)
 	       filesystem.f_type == TMPFS_MAGIC;
 }
 
-/* Opens the memory that CRIU has had a process make, for writing. */
+/*
+ * Opens, for writing, the memory that CRIU has had a process make. -1 and errno; EPERM, with a
+ * message: the descriptor is another file.
+ */
 static int open_memory(int fd, const char *name, int flags)
 {
 	int result, number, path_fd = gcr_guard_open(fd, name, O_PATH | O_CLOEXEC, 0);
@@ -116,7 +119,7 @@ static int open_memory(int fd, const char *name, int flags)
 	return result;
 }
 
-/* Is it the name of a mapping in the directory map_files of a process? */
+/* Is @name the name of a mapping in the directory map_files of a process? */
 static bool is_mapping(const char *name)
 {
 	unsigned long start, end;
@@ -126,9 +129,9 @@ static bool is_mapping(const char *name)
 }
 
 /*
- * If CRIU may not open a mapping (EPERM), it opens the path that the mapping had, as root: there a
- * user can have put anything. A file system of his can refuse the mapping. Another number stops
- * CRIU (CRIU 4.2: criu/proc_parse.c).
+ * As openat(2), but reports EACCES instead of EPERM for a mapping. After EPERM CRIU would open the
+ * path that the mapping had, as root, where a user can have put anything; another number stops CRIU
+ * (CRIU 4.2: criu/proc_parse.c). A user's own file system can refuse the mapping.
  */
 static int open_other(int fd, const char *name, int flags)
 {
@@ -154,7 +157,9 @@ int gcr_guard_dump_open(int fd, const char *name, int flags)
 
 /* ---- names of files that have lost them ---- */
 
-/* Is it root's directory, in which no other user can make entries, or change those of root? */
+/*
+ * Is the directory root's, so that no other user can make entries in it, or change those of root?
+ */
 static bool is_roots(int fd)
 {
 	struct stat stat;
@@ -164,8 +169,9 @@ static bool is_roots(int fd)
 }
 
 /*
- * Opens the directory of a path, which may begin at @fd only, if it is root's alone, and those
- * above it are. *ret_name is the last name, in @path, which is changed. -1: see errno.
+ * Opens the directory of @path, a path below @fd, if this directory and all above it are root's
+ * alone. *ret_name is the last component, in @path, which is changed. -1 and errno; EPERM, with a
+ * message: a directory is not root's.
  */
 static int open_roots_directory(int fd, char *path, char **ret_name)
 {

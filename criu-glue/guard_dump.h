@@ -7,17 +7,20 @@
 #include <sys/types.h>
 
 /*
- * Does this CRIU dump a tree? The daemon has told it the root in the environment, which is read at
- * the start of the program.
+ * Does this CRIU dump a tree? Then the daemon has named the root of the tree in the environment,
+ * which is read at the start of the program.
  */
 bool gcr_guard_is_dump(void);
 
-/* Is it the pid of that root? *ret_pidfd, CRIU's descriptor of the root's pidfd, stays CRIU's. */
+/*
+ * Is @pid the pid of that root? *ret_pidfd is CRIU's descriptor of the root's pidfd, and stays
+ * CRIU's.
+ */
 bool gcr_guard_is_dump_root(pid_t pid, int *ret_pidfd);
 
 /*
- * As openat(2) at a descriptor, without O_CREAT. EPERM, with a message to standard error: a
- * descriptor of the tree leads to another file than CRIU's own memory.
+ * As openat(2) at a descriptor, without O_CREAT. EPERM, with a message to standard error: CRIU
+ * would write to another file than its own memory in a process of the tree.
  */
 int gcr_guard_dump_open(int fd, const char *name, int flags);
 

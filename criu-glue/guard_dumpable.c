@@ -59,7 +59,7 @@ static long result_of(const struct user_regs_struct *regs)
 	return (long)regs->rax;
 }
 
-/* From the beginning of a call to the instruction that makes it. */
+/* Moves the registers back from the beginning of a call to the instruction that makes it. */
 static void set_back(struct user_regs_struct *regs)
 {
 	regs->rax = regs->orig_rax;
@@ -111,7 +111,10 @@ static int set_registers(pid_t pid, struct user_regs_struct *regs)
 
 /* ---- one call ---- */
 
-/* Lets the stopped thread run until it begins or ends a system call. -1. */
+/*
+ * Lets the stopped thread run until it begins or ends a system call. 0; -1: the thread has ended,
+ * or stopped for another reason.
+ */
 static int run_to_call(pid_t pid)
 {
 	int status;
@@ -127,7 +130,10 @@ static int run_to_call(pid_t pid)
 	return WIFSTOPPED(status) && WSTOPSIG(status) == SYSCALL_STOP ? 0 : -1;
 }
 
-/* Has the stopped thread make its process dumpable. -1. */
+/*
+ * Has the stopped thread make its process dumpable, in place of its next system call, which the
+ * thread then makes again. 0, -1.
+ */
 static int make_dumpable(pid_t pid)
 {
 	struct user_regs_struct before, regs;

@@ -50,9 +50,9 @@ struct path {
 };
 
 /*
- * Is the file in a filesystem whose files are what is written in it? In others the rights of the
- * one who has opened a file count later, or the kernel gives names of something old to something
- * new.
+ * Is the file in a filesystem that only stores files? In others (/proc, /sys, cgroups, ...) the
+ * rights of the user who opened a file may count later, or the kernel may use the name of an old
+ * object for a new one.
  */
 static bool is_of_files(int fd)
 {
@@ -82,7 +82,10 @@ static bool is_refusal(long result)
 	return result < 0 && (errno == EACCES || errno == EPERM);
 }
 
-/* Makes the call as the owner. The result is the call's; -1 and EPERM: CRIU may not do that. */
+/*
+ * Makes the call as the owner, and returns its result. -1 and errno also if this thread cannot get
+ * the owner's rights; nothing is called then.
+ */
 static long call_as_owner(const struct path *first, const struct path *second, call_function call,
 			  const void *data)
 {
@@ -99,8 +102,8 @@ static long call_as_owner(const struct path *first, const struct path *second, c
 /* ---- which calls ---- */
 
 /*
- * Is it a descriptor of a root directory, of this process or of a mount namespace? A mount of /proc
- * that CRIU has made for itself, and that is nowhere, is none.
+ * Is @fd a root directory: that of this process, or of a mount namespace? CRIU's own mount of
+ * /proc, which is attached nowhere, does not count.
  */
 static bool is_root_directory(int fd)
 {
@@ -116,22 +119,25 @@ static bool begins_with(const char *path, const char *prefix)
 	return !strncmp(path, prefix, strlen(prefix));
 }
 
-/* Does CRIU, or a process of the tree that it makes, see paths as CRIU did when it was started? */
+/*
+ * Can @path, at the current directory, be a path of the images? Only if the tree has an owner, and
+ * this process is in CRIU's first mount namespace; "/" and "." never are.
+ */
 static bool is_guarded_here(const char *path)
 {
 	return gcr_guard_has_owner() && strcmp(path, "/") != 0 && strcmp(path, ".") != 0 &&
 	       gcr_guard_has_our_mounts();
 }
 
-/* Does a process of the tree do something for the images at the current directory? */
+/* Is @path, at the current directory, used by a process of the tree, and so for the images? */
 static bool is_of_task(const char *path)
 {
 	return is_guarded_here(path) && !gcr_guard_is_criu();
 }
 
 /*
- * Does CRIU, or a process of the tree, remove a deleted file that was made again? The others that
- * CRIU removes are what it knows of the kernel, and a directory of a test.
+ * Does CRIU, or a process of the tree, remove by @path a deleted file that it has made again? The
+ * other files that CRIU removes are its record of the kernel's features, and those of a test.
  */
 static bool is_made_again(const char *path)
 {
@@ -143,7 +149,7 @@ static bool is_made_again(const char *path)
 	       (!begins_with(path, test) || strchr(path + strlen(test), '/'));
 }
 
-/* Is it a path of the images, at this descriptor, or at the current directory? */
+/* Is @path, at the descriptor @fd or at the current directory, a path of the images? */
 static bool is_guarded(int fd, const char *path)
 {
 	if (!gcr_guard_has_owner() || !path || !*path)
@@ -167,8 +173,9 @@ static long call_open(const struct path *path, const struct path *unused, const 
 }
 
 /*
- * Opens a file by a descriptor with O_PATH that the owner has got: the file is his own, and he
- * could change its mode. Returns a descriptor; -1: it is no such file, or cannot be opened.
+ * Opens the file of @fd, which the owner has opened with O_PATH, if the file is his own: he could
+ * change its mode. Returns a descriptor; -1: the file is not his own, of another kind, or cannot be
+ * opened.
  */
 static int open_own(int fd, const struct stat *stat, int flags)
 {
@@ -182,9 +189,9 @@ static int open_own(int fd, const struct stat *stat, int flags)
 }
 
 /*
- * Opens what the owner may not open by its mode now, but once could: his own file, or a directory
- * that he may not read but enter, as the descriptor of a current directory (with O_PATH). Returns a
- * descriptor; -1: none of them.
+ * Opens a file that its present mode denies to the owner, who may have opened it earlier: his own
+ * file, or a directory that he may enter but not read. The directory is opened with O_PATH, as a
+ * current directory. Returns a descriptor; -1: the file is neither.
  */
 static int open_refused(const struct path *path, const struct open_options *options)
 {
@@ -207,8 +214,9 @@ static int open_refused(const struct path *path, const struct open_options *opti
 }
 
 /*
+ * Returns @flags, with O_APPEND if @name is the link in /proc of a descriptor that has O_APPEND.
  * CRIU opens a file that root has named for the program's output once more, with the flags of the
- * pipe in whose place it is. What was opened for appending stays so (see also guard_sockets.c).
+ * pipe that the file replaces (see also guard_sockets.c).
  */
 static int keep_appending(const char *name, int flags)
 {
@@ -554,9 +562,9 @@ int guard_chdir(const char *name)
 }
 
 /*
- * CRIU changes to the root directory of a process first. Another directory than CRIU's own can be
- * one that the owner has put into its path. There a set-user-ID program, by a descriptor from
- * outside, would load what the owner likes.
+ * As chroot(2); EPERM if the tree has an owner and @name is not a root directory. CRIU changes to
+ * the root directory of a process first, and the owner can have put another directory into that
+ * path. There a set-user-ID program, by a descriptor from outside, would load what the owner likes.
  */
 GCR_GUARD_EXPORT int chroot(const char *name)
 {

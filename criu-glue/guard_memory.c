@@ -83,7 +83,10 @@ void gcr_guard_note_memory(int fd)
 
 /* ---- giving and taking ---- */
 
-/* Gives CRIU's memory its own contents: those that it has now. False: there is no memory. */
+/*
+ * Gives CRIU memory of its own at the same address, with the present contents. False: out of
+ * memory.
+ */
 static bool set_apart(struct memory *memory)
 {
 	memcpy(memory->known, memory->shared, memory->own_bytes);
@@ -94,7 +97,10 @@ static bool set_apart(struct memory *memory)
 	return true;
 }
 
-/* Writes what CRIU has changed, and nothing else: the stack of its code is there too. */
+/*
+ * Copies the bytes that CRIU has changed to its code's memory, and no others: the stack of its code
+ * is there, too.
+ */
 static void give(struct memory *memory)
 {
 	size_t page = page_bytes();
@@ -129,7 +135,10 @@ static void take(void)
 
 /* ---- CRIU's calls ---- */
 
-/* A page of zeros behind the memory ends a text there. */
+/*
+ * Maps memory that CRIU shares with its code, and returns CRIU's address, or MAP_FAILED. A page of
+ * zeros follows that memory, so that every text in it ends.
+ */
 static void *map_memory(size_t bytes, int protection, int flags, int fd, off_t offset)
 {
 	struct memory *memory = calloc(1, sizeof(*memory));

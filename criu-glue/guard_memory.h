@@ -3,10 +3,13 @@
 #ifndef GCR_CRIU_GLUE_GUARD_MEMORY_H
 #define GCR_CRIU_GLUE_GUARD_MEMORY_H
 
-/* The next shared mapping of @fd, for writing, is such memory. */
+/*
+ * Tells that @fd is memory which CRIU is about to share with its code. The guard takes over CRIU's
+ * next shared mapping of @fd for writing.
+ */
 void gcr_guard_note_memory(int fd);
 
-/* Gives what CRIU has written to its code, which goes on. */
+/* Copies the bytes that CRIU has changed to its code. Called before that code continues. */
 void gcr_guard_give_memory(void);
 
 #endif

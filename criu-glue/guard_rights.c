@@ -65,7 +65,10 @@ bool gcr_guard_has_our_mounts(void)
 
 /* ---- what the daemon has told ---- */
 
-/* Reads "UID:GID:CAPABILITIES:GROUP,GROUP". False: it is no such text, or there is no memory. */
+/*
+ * Parses "UID:GID:CAPABILITIES:GROUP,GROUP" into `owner`. False: the text has another form, or
+ * there is no memory.
+ */
 static bool parse(const char *text)
 {
 	size_t room = strlen(text) / 2 + 1;
@@ -90,7 +93,7 @@ static bool parse(const char *text)
 	return true;
 }
 
-/* Notes what is CRIU's own. False: it cannot be found out. */
+/* Stores CRIU's own ids, groups and mount namespace in `owner`. False: one of them is not known. */
 static bool note_own(void)
 {
 	int count = getgroups(0, NULL);
@@ -112,8 +115,8 @@ static bool note_own(void)
 }
 
 /*
- * Is this program CRIU? It exports functions to its plugins, and is called by the daemon with this
- * argument.
+ * Is this program CRIU? CRIU exports functions to its plugins, and the daemon gives it `restore` as
+ * the first argument.
  */
 static bool is_in_criu(int count, char *const *arguments)
 {
@@ -122,8 +125,8 @@ static bool is_in_criu(int count, char *const *arguments)
 }
 
 /*
- * Reads the variable in CRIU alone: not in a shell or another program that starts CRIU, nor in one
- * that CRIU starts. CRIU does not run without the rights that it was to get.
+ * Reads the owner from the environment, in CRIU alone: not in a shell or another program that
+ * starts CRIU, nor in one that CRIU starts. Ends CRIU if the owner is not valid.
  */
 __attribute__((constructor)) static void learn(int count, char **arguments, char **environment)
 {
@@ -150,8 +153,9 @@ static int set_capabilities(const struct __user_cap_data_struct *capabilities)
 }
 
 /*
- * Sets the thread's effective user and group, and so those for files, and the real ones, unless
- * these are -1. The saved ones stay, so that all can be had back. 0, -1.
+ * Sets the thread's effective ids to the owner's (and so those for files), and its real ids to
+ * these, unless they are -1. The saved ids stay, so that the thread can get its old ids back. 0; -1
+ * and errno.
  */
 static int set_ids(uid_t real_uid, gid_t real_gid)
 {

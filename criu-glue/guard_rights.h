@@ -24,7 +24,9 @@ bool gcr_guard_has_owner(void);
 uid_t gcr_guard_owner(void);
 /* Is this process CRIU itself, and not a process of the tree that it makes? */
 bool gcr_guard_is_criu(void);
-/* Has the process the mount namespace in which CRIU was started, as far as is known? */
+/*
+ * Is this process in the mount namespace in which CRIU was started? True also if that is not known.
+ */
 bool gcr_guard_has_our_mounts(void);
 
 /*
@@ -33,8 +35,8 @@ bool gcr_guard_has_our_mounts(void);
  */
 int gcr_guard_begin(struct gcr_guard_saved *saved);
 /*
- * The same, also with the real ids, for what the kernel tells others of the thread. The owner can
- * send signals to the process meanwhile.
+ * As gcr_guard_begin(), also with the real ids, for calls by which the kernel reports the thread's
+ * ids to others. Until gcr_guard_end() the owner can send signals to the process.
  */
 int gcr_guard_begin_real(struct gcr_guard_saved *saved);
 /* Gives the calling thread its own rights back, or ends the process. errno does not change. */

@@ -34,7 +34,10 @@ static int make(const struct call *call)
 			    call->arguments[2], call->arguments[3]);
 }
 
-/* Makes the call, as the owner in a process of the tree. The result is the call's. */
+/*
+ * Makes the call, in a process of the tree with the owner's rights. Returns the call's result; -1
+ * also if these rights cannot be had.
+ */
 static int make_guarded(const struct call *call)
 {
 	struct gcr_guard_saved saved;
@@ -55,7 +58,10 @@ static bool is_unix(const struct sockaddr *address, socklen_t bytes)
 	return address && bytes >= sizeof(address->sa_family) && address->sa_family == AF_UNIX;
 }
 
-/* Connections of other kinds are made anew in a mode that only root may use. */
+/*
+ * Makes the call @number (bind, connect), guarded for a unix socket only. CRIU restores connections
+ * of other kinds in a mode that only root may use.
+ */
 static int address_guarded(long number, int fd, const struct sockaddr *address, socklen_t bytes)
 {
 	const struct call call = {number, {fd, (long)address, (long)bytes}};
@@ -116,8 +122,9 @@ GCR_GUARD_EXPORT int socketpair(int domain, int type, int protocol, int fds[2])
 /* ---- who gets the signals of a descriptor ---- */
 
 /*
- * The kernel sends them with the ids that the process has at this call. CRIU takes on those in its
- * images, which the program itself has told. False: they are not the owner's.
+ * Does this process have the owner's ids, so that it may get the signals of a descriptor? True if
+ * there is no owner. The kernel sends the signals with the ids that the process has at this call,
+ * and CRIU takes those from the images, where the program itself has put them.
  */
 static bool may_own(void)
 {
@@ -129,8 +136,8 @@ static bool may_own(void)
 }
 
 /*
- * Can the kernel make the process the one that gets the signals of a descriptor, with the ids that
- * it has now? So at a lease, and for a terminal also if the descriptor becomes asynchronous.
+ * Does this call let the kernel keep the process's present ids, to send it the signals of the
+ * descriptor? A lease does, and O_ASYNC of a terminal. False in CRIU itself, and without an owner.
  */
 static bool takes_ids(int command, long argument)
 {
@@ -138,7 +145,10 @@ static bool takes_ids(int command, long argument)
 	       (command == F_SETLEASE || (command == F_SETFL && argument & O_ASYNC));
 }
 
-/* Makes the call with the owner's ids. A lease is for his own file only. */
+/*
+ * Makes the call with the owner's ids: a lease is then possible for the owner's own files only.
+ * Returns the call's result; -1 also if these ids cannot be had.
+ */
 static int call_with_ids(int (*real)(int fd, int command, ...), int fd, int command, long argument)
 {
 	struct gcr_guard_saved saved;
@@ -157,7 +167,10 @@ static int call_with_ids(int (*real)(int fd, int command, ...), int fd, int comm
  */
 static int appending_fd = -1;
 
-/* Is it a file that is open for appending? CRIU would take the flag from what root has named. */
+/*
+ * Is @fd a regular file that is open for appending, in a restore? CRIU would clear that flag of a
+ * file that root has named.
+ */
 static bool appends(int fd)
 {
 	long flags = syscall(SYS_fcntl, fd, F_GETFL);

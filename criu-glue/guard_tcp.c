@@ -54,7 +54,11 @@ static int refuse(void)
 		"a process outside the tree has disconnected one of its connections");
 }
 
-/* Turns the repair mode on. -1: see errno; the socket is in no such mode, or does not listen. */
+/*
+ * Turns on the repair mode of a connected socket. -1 and errno; EPERM, with a message: a process
+ * outside the tree has disconnected the socket. After -1 the socket is not in the repair mode, or
+ * is shut down.
+ */
 static int begin_repair(int fd, const void *value, socklen_t bytes)
 {
 	struct connection before, after;

@@ -26,12 +26,12 @@
 
 /*
  * Reads the image @name in the directory @images_fd; the caller frees *ret_bytes. Errors, with a
- * message: -EIO: it is missing or cannot be read; -ENOMEM.
+ * message: -EIO: the image is missing or cannot be read; -ENOMEM.
  */
 int gcr_criu_image_read(int images_fd, const char *name, void **ret_bytes, size_t *ret_size,
 			struct gcr_error *error);
 /*
- * As gcr_criu_image_read(), for the image of the memory of a process, whose name is written to
+ * As gcr_criu_image_read(), for the memory image (mm-N.img) of a process; its name is written to
  * @ret_name. A process that had ended has no such image: *ret_bytes is NULL then, and 0 returned.
  */
 int gcr_criu_mm_read(int images_fd, pid_t pid, char ret_name[GCR_CRIU_NAME_BYTES], void **ret_bytes,
@@ -41,13 +41,22 @@ int gcr_criu_mm_read(int images_fd, pid_t pid, char ret_name[GCR_CRIU_NAME_BYTES
 int gcr_criu_core_read(int images_fd, pid_t thread, char ret_name[GCR_CRIU_NAME_BYTES],
 		       void **ret_bytes, size_t *ret_size, struct gcr_error *error);
 
-/* Checks that the image is of @kind; *ret_at is its first message. -EIO: it is of another kind. */
+/*
+ * Checks that the image is of @kind; *ret_at is its first message. -EIO: the image is of another
+ * kind.
+ */
 int gcr_criu_image_begin(const uint8_t *image, size_t bytes, uint32_t kind, const uint8_t **ret_at);
 
-/* Moves *at, which is before @end, behind the next message: *ret_message to *at. -EIO. */
+/*
+ * Points *ret_message to the message at *at, and moves *at behind it. @end: of the image. -EIO: the
+ * message does not end there.
+ */
 int gcr_criu_image_next(const uint8_t **at, const uint8_t *end, const uint8_t **ret_message);
 
-/* Sets the message for @result, -EIO or -ENOMEM, of a look at the image @name. Returns @result. */
+/*
+ * Sets the message for a failure @result (-EIO or -ENOMEM) to read or parse the image @name.
+ * Returns @result.
+ */
 int gcr_criu_image_fail(struct gcr_error *error, int result, const char *name);
 
 /* A process in pstree.img, with pids of its own pid namespace. */
@@ -68,7 +77,10 @@ struct gcr_criu_tree {
 
 /* Parses pstree.img. The caller frees the tree, also after an error. -EIO, -ENOMEM. */
 int gcr_criu_tree_parse(const uint8_t *image, size_t bytes, struct gcr_criu_tree *ret_tree);
-/* Reads and parses it. Errors, with a message, as gcr_criu_image_read(). */
+/*
+ * Reads and parses pstree.img. Errors, with a message, as gcr_criu_image_read(). The caller frees
+ * the tree by gcr_criu_tree_finish(), also after an error.
+ */
 int gcr_criu_tree_read(int images_fd, struct gcr_criu_tree *ret_tree, struct gcr_error *error);
 void gcr_criu_tree_finish(struct gcr_criu_tree *tree);
 

@@ -87,14 +87,17 @@ static int fail_shared(pid_t number, struct gcr_error *error)
 	return fail_thread(number, "shares its memory for rseq(2) with others", error);
 }
 
-/* Is the thread root's alone? Then nobody else can have changed what it told CRIU. */
+/* Are all user ids of the thread root's? Then no other user can have changed its image. */
 static bool is_roots(const struct gcr_image_creds *creds)
 {
 	return !creds->ids[GCR_CREDS_UID] && !creds->ids[GCR_CREDS_EUID] &&
 	       !creds->ids[GCR_CREDS_SUID] && !creds->ids[GCR_CREDS_FSUID];
 }
 
-/* Checks the secure bits of the thread. *ret_area has no bytes if it need not be checked. */
+/*
+ * Checks the secure bits of the thread, and finds its memory for rseq(2). *ret_area has no bytes if
+ * that memory need not be checked. Errors, with a message: -EACCES, -EIO, -ENOMEM.
+ */
 static int check_thread(int images_fd, pid_t number, struct area *ret_area, struct gcr_error *error)
 {
 	_cleanup_(gcr_image_creds_finish) struct gcr_image_creds creds = {0};
@@ -123,8 +126,8 @@ static int check_thread(int images_fd, pid_t number, struct area *ret_area, stru
 /* ---- the memory of a process ---- */
 
 /*
- * Is all of the area in the mapping, and nobody else's? *ret_is_file: the mapping is of a file.
- * False also if the message is damaged: then the area is in no mapping.
+ * Is the whole area in the mapping, and is the mapping private? *ret_is_file: the mapping is of a
+ * file. False also if the message is damaged: then the area is in no mapping.
  */
 static bool has_area(const struct gcr_protobuf_field *mapping, const struct area *area,
 		     bool *ret_is_file)
@@ -142,8 +145,8 @@ static bool has_area(const struct gcr_protobuf_field *mapping, const struct area
 }
 
 /*
- * Is the area in the process's own memory, by an image mm-N.img? *ret_is_file: in its own copy of a
- * file. 1, 0, -EIO.
+ * Is the area in a private mapping, by an image mm-N.img? *ret_is_file: that mapping is of a file.
+ * 1, 0, -EIO.
  */
 static int is_own(const uint8_t *image, size_t bytes, const struct area *area, bool *ret_is_file)
 {
@@ -179,7 +182,7 @@ bool gcr_image_kernel_clears_rseq(const char *release)
 	       (major > 6 || (major == 6 && minor >= 15));
 }
 
-/* Does the kernel here believe at once what is in the memory for rseq(2)? */
+/* Does this kernel use rseq_cs as it finds it when a thread registers its memory for rseq(2)? */
 static bool is_believed(void)
 {
 	struct utsname kernel;
@@ -188,9 +191,10 @@ static bool is_believed(void)
 }
 
 /*
- * Checks what is in the area. If it is in a copy of a file, CRIU must have the copy, as others may
- * write to the file. It names no code, unless the kernel clears that when the thread tells it of
- * the area: the thread still has root's rights then. -EACCES, -EIO.
+ * Checks the bytes of the area. If its mapping is of a file, the images must have all of them:
+ * other users may write to the file. The field rseq_cs must be 0, unless this kernel clears it when
+ * the thread registers the area, which the thread does with root's rights. Errors, with a message:
+ * -EACCES, -EIO.
  */
 static int check_contents(const struct gcr_image_memory *memory, pid_t number,
 			  const struct area *area, bool is_file, struct gcr_error *error)

@@ -158,7 +158,10 @@ static int parse_creds(const uint8_t *at, const uint8_t *end, struct gcr_image_c
 	return reading.ids == (1u << GCR_ARRAY_SIZE(creds->ids)) - 1 ? 0 : -EIO;
 }
 
-/* Looks for one field in a message: at most one, or -EIO. *ret_field stays if there is none. */
+/*
+ * Looks for one field in a message; *ret_field stays as it is without one. -EIO: see
+ * gcr_protobuf_find().
+ */
 static int find_field(const uint8_t *at, const uint8_t *end, unsigned int number,
 		      enum gcr_protobuf_wire wire, struct gcr_protobuf_field *ret_field)
 {

@@ -36,7 +36,7 @@ void gcr_image_close_memory(struct gcr_image_memory *memory);
 int gcr_image_read_memory(const struct gcr_image_memory *image, uint64_t start, void *bytes,
 			  size_t size, size_t *ret_found, struct gcr_error *error);
 
-/* Sets what the images have of these bytes to zero. -EIO, with a message. */
+/* Sets the bytes from @start on to zero, as far as they are in the images. -EIO, with a message. */
 int gcr_image_clear_memory(const struct gcr_image_memory *image, uint64_t start, size_t size,
 			   struct gcr_error *error);
 

@@ -115,7 +115,7 @@ static int read_all(int images_fd, struct threads *threads, bool *ret_has_namesp
 static const unsigned int user_ids[] = {GCR_CREDS_UID, GCR_CREDS_EUID, GCR_CREDS_SUID,
 					GCR_CREDS_FSUID};
 
-/* The first id of the thread that is not root's; 0: there is none. */
+/* The first user id of the thread that is not root's. 0: all of them are. */
 static uid_t user_of(const struct thread *thread)
 {
 	/* A program that is set-user-ID runs with its owner's rights for the real user. */
@@ -133,7 +133,10 @@ static bool has_user(const struct thread *thread, uid_t uid)
 	return false;
 }
 
-/* The user's thread that comes first: the root's, or else that with the lowest number; NULL. */
+/*
+ * The thread that decides who the owner is, among those with an id that is not root's: the main
+ * thread of the tree's root, or else the one with the lowest number. NULL: there is none.
+ */
 static const struct thread *find_first(const struct threads *threads, pid_t root)
 {
 	const struct thread *first = NULL;
@@ -148,7 +151,7 @@ static const struct thread *find_first(const struct threads *threads, pid_t root
 	return first;
 }
 
-/* Takes what the thread has not from the owner. */
+/* Removes from the owner the capabilities and groups that the thread lacks. */
 static void reduce(struct gcr_image_owner *owner, const struct thread *thread)
 {
 	size_t kept = 0;
@@ -160,7 +163,7 @@ static void reduce(struct gcr_image_owner *owner, const struct thread *thread)
 	owner->groups_count = kept;
 }
 
-/* Has a thread ids of several users? */
+/* Does any thread have user ids of several users? */
 static bool is_set_uid(const struct threads *threads)
 {
 	for (size_t i = 0; i < threads->count; i++) {

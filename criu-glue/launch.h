@@ -87,7 +87,8 @@ int gcr_launch(const char *socket_path, const struct gcr_program *program, pid_t
 
 /*
  * Gets the status of a program that was started, as of waitpid(2); never waits. -EAGAIN: the
- * program has not ended; -EPIPE: the launcher has ended, so the status is lost.
+ * program has not ended; -EPIPE: the launcher has ended, or its answer is invalid, so the status is
+ * lost.
  */
 int gcr_launch_status(int connection, int *ret_wait_status);
 

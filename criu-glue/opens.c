@@ -253,7 +253,7 @@ static bool ask_status(struct opens_file *file)
 		     STATX_BASIC_STATS | STATX_MNT_ID, &file->status) == 0;
 }
 
-/* Is it a file with a path, on a mount that the process does not have? */
+/* Does the file have a path, on a mount that the process does not have? */
 static bool is_on_no_mount(const struct opens_file *file, const struct mounts *mounts)
 {
 	return file->link[0] == '/' && strncmp(file->link, "/memfd:", 7) != 0 &&

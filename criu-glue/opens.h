@@ -121,8 +121,8 @@ int gcr_opens_scan(const pid_t *pids, size_t pids_count, const struct gcr_opens_
 		   struct gcr_opens **ret_opens, struct gcr_error *error);
 
 /*
- * Returns the first refusal, with -errno; -E2BIG: there is none, but there are more EXTERNAL
- * findings than a restore can supply; 0.
+ * Returns -errno of the first refusal, with its message. 0: there is none; -E2BIG: there is none,
+ * but there are more EXTERNAL findings than a restore can supply.
  */
 int gcr_opens_refusal(const struct gcr_opens *opens, struct gcr_error *error);
 

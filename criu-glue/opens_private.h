@@ -117,8 +117,8 @@ void opens_forget_contents(struct opens_scan *scan);
  */
 bool opens_judge_rights(struct opens_scan *scan, const struct opens_file *file, bool is_open);
 /*
- * Can only root change where the path of this file's directory leads? The path is looked up as the
- * process sees it, as CRIU does.
+ * Are the directory of this file and all above it root's, so that only root can change where the
+ * file's path leads? The path is looked up as the process sees it, as CRIU does.
  */
 bool opens_is_in_roots_directory(const struct opens_file *file);
 /*

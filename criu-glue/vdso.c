@@ -51,7 +51,7 @@ static bool is_inside(const struct library *library, uint64_t at, uint64_t bytes
 	return at <= library->bytes && bytes <= library->bytes - at;
 }
 
-/* Reads a number. False: it is not inside. */
+/* Reads a number of @bytes at the offset @at. False: the number is not wholly inside the vdso. */
 static bool get(const struct library *library, uint64_t at, size_t bytes, uint64_t *ret_number)
 {
 	if (!is_inside(library, at, bytes))
@@ -61,7 +61,10 @@ static bool get(const struct library *library, uint64_t at, size_t bytes, uint64
 	return true;
 }
 
-/* Reads a number that is as long as an address, after so many bytes in files of either kind. */
+/*
+ * Reads a number as long as an address, at @offset_64 or @offset_32 behind @at for a file of 64 or
+ * 32 bits. False: see get().
+ */
 static bool get_address(const struct library *library, uint64_t at, size_t offset_64,
 			size_t offset_32, uint64_t *ret_number)
 {
@@ -74,7 +77,10 @@ static bool get_address(const struct library *library, uint64_t at, size_t offse
 		    ret_number)
 #define SIZE(library, kind) ((library)->is_64 ? sizeof(Elf64_##kind) : sizeof(Elf32_##kind))
 
-/* Finds the only segment and the only dynamic section. */
+/*
+ * Finds the only segment and the only dynamic section. False: either is missing, is there twice, or
+ * is not inside.
+ */
 static bool find_segments(struct library *library, uint64_t *ret_dynamic, uint64_t *ret_bytes)
 {
 	size_t loads = 0, dynamics = 0;
@@ -101,7 +107,7 @@ static bool find_segments(struct library *library, uint64_t *ret_dynamic, uint64
 	return loads && dynamics;
 }
 
-/* Finds the tables. The last of several counts. */
+/* Finds the tables that the dynamic section names; the last of several counts. False: damaged. */
 static bool find_tables(struct library *library, uint64_t at, uint64_t bytes)
 {
 	size_t size = SIZE(library, Dyn);

@@ -15,8 +15,8 @@
 #include "lib/error.h"
 
 /*
- * Are these the contents of a vdso whose symbols are all inside it? What CRIU may read of it is
- * inside it, too.
+ * Is this a vdso of which all symbols, and everything else that CRIU may read, are inside the
+ * @bytes?
  */
 bool gcr_vdso_is_sound(const uint8_t *vdso, size_t bytes);
 

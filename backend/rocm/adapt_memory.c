@@ -155,10 +155,10 @@ static size_t mapping_at(CUdeviceptr start, CUdeviceptr end, bool *ret_is_known)
 }
 
 /*
- * HIP has reported success. Is the range nevertheless not mapped as one mapping (with @is_mapped),
- * or still mapped so (without)? HIP 6 returns success for a mapping or unmapping that ROCr has
- * refused. If the check is impossible, HIP's result is believed (false): a mapping that exists but
- * is taken for missing would never be unmapped and would block every later mapping at this address.
+ * HIP has reported that the range is mapped as one mapping (@is_mapped), or is not any more (else).
+ * Is the opposite true? HIP 6 returns success for a mapping or unmapping that ROCr has refused. If
+ * the check is impossible, HIP's result is believed (false): a mapping that exists but is taken for
+ * missing would never be unmapped and would block every later mapping at this address.
  */
 static bool is_otherwise(CUdeviceptr start, size_t bytes, bool is_mapped)
 {

@@ -333,8 +333,8 @@ static void clean_name(char *text, size_t most)
 }
 
 /*
- * Server boards have a product name. Otherwise the chip's name is used, which newer kernels do not
- * know: they return "ip discovery".
+ * Reads the GPU's name: the product name of server boards; else the chip's name, which newer
+ * kernels do not know (they say "ip discovery"); else "AMD GPU".
  */
 static void read_name(const char *sysfs, uint32_t number, const struct node *node,
 		      struct gcr_gpu_info *gpu)

@@ -60,8 +60,8 @@ const struct gcr_obstacle gcr_hip_obstacles[] = {
 const size_t gcr_hip_obstacles_count = GCR_ARRAY_SIZE(gcr_hip_obstacles);
 
 /*
- * ROCm's run time loads every library named in HSA_TOOLS_LIB, and passes all calls and queues to
- * them.
+ * Refuses a process that was started with HSA_TOOLS_LIB: ROCm's run time loads every library named
+ * there, and passes all calls and queues to them. -EOPNOTSUPP.
  */
 static int check_environment(const struct gcr_look *look)
 {

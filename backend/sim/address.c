@@ -190,7 +190,10 @@ struct phys *phys_adopt(unsigned slot, int device)
 	return phys;
 }
 
-/* The same allocation may have been imported more than once. */
+/*
+ * Does this process still hold the allocation @slot? The process may have imported an allocation
+ * more than once.
+ */
 static bool phys_slot_used(unsigned slot)
 {
 	for (struct phys *phys = physes; phys; phys = phys->next)

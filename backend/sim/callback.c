@@ -83,7 +83,10 @@ void callback_run(CUcontext context, const struct work *item)
 		pthread_cond_wait(&callbacks->changed, &callbacks->lock);
 }
 
-/* Called when no item is running and none will be submitted. */
+/*
+ * Lets the thread that runs the context's host functions end. Called when no item is running and
+ * none will be submitted.
+ */
 void callbacks_end(CUcontext context)
 {
 	struct callbacks *callbacks = TAKE_PTR(context->callbacks);

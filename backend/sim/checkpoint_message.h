@@ -64,9 +64,15 @@ static inline void checkpoint_knock_read(union sigval value, int *ret_pid, int *
  * reached through /proc/thread-self/fd; the caller then closes *ret_directory_fd after use.
  */
 int checkpoint_address(int pid, struct sockaddr_un *ret_address, int *ret_directory_fd);
-/* Copies the target's entry if the caller may act on the target. */
+/*
+ * Copies the entry of the process of thread @pid, if the caller may act on that process. 304: the
+ * caller may not, or there is no such process; 3: the process has not called cuInit.
+ */
 CUresult checkpoint_find(int pid, struct shared_process *ret_process);
-/* Sends a request to the target's restore thread and waits for the reply. */
+/*
+ * Sends a request to the target's restore thread and waits for the reply, which is the result.
+ * Errors as of checkpoint_find().
+ */
 CUresult checkpoint_ask(int pid, const struct checkpoint_request *request);
 /* Finds the restore thread by name among the target's threads. -ESRCH if there is none. */
 int checkpoint_thread_find(int pid);

@@ -151,8 +151,9 @@ static void phys_saved_free(struct phys *phys)
 }
 
 /*
- * Measured: the checkpoint of a process with memory shared through a descriptor succeeds, and the
- * restore returns 801; with live legacy IPC the restore returns 1.
+ * Returns the error of a later restore if shared memory makes it fail, else 0. Measured: the
+ * checkpoint of a process with memory shared through a descriptor succeeds, and the restore returns
+ * 801; with live legacy IPC the restore returns 1.
  */
 static CUresult find_lost(void)
 {

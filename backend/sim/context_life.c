@@ -90,7 +90,10 @@ void context_green_end(CUcontext context)
 	}
 }
 
-/* The caller does not hold sim.lock. */
+/*
+ * Ends a context, after its work unless it has failed, and frees its memory. The caller does not
+ * hold sim.lock.
+ */
 static void context_end(CUcontext context)
 {
 	CUcontext green;

@@ -221,7 +221,10 @@ static uint64_t ipc_recorded(const struct CUevent_st *event)
 	return recorded;
 }
 
-/* Measured: querying any event, however old, is among the calls that captures forbid. */
+/*
+ * Returns 0 if the event may be queried, else the error. Measured: querying any event, however old,
+ * is among the calls that captures forbid.
+ */
 static CUresult event_usable(CUevent event)
 {
 	CUresult result;

@@ -55,7 +55,7 @@ hipError_t hip_result(CUresult result);
 	if (hip_call_.call.result)                                            \
 	HIP_RETURN(hip_call_.call.result)
 
-/* Also makes the current device's primary context current: the device is now in use. */
+/* Gets the current device's primary context and makes it current: the device is now in use. */
 CUresult hip_context(CUcontext *ret_context);
 #define HIP_ENTER_CONTEXT(variable)                           \
 	HIP_ENTER();                                          \
@@ -66,7 +66,10 @@ CUresult hip_context(CUcontext *ret_context);
 			HIP_RETURN(context_);                 \
 	} while (0)
 
-/* Also resolves a stream. For an unknown stream HIP reports a destroyed context. */
+/*
+ * Calls hip_context(), and resolves a stream. For an unknown stream HIP reports a destroyed
+ * context.
+ */
 CUresult hip_stream(hipStream_t handle, CUstream *ret_stream);
 #define HIP_ENTER_STREAM(variable, handle)                          \
 	HIP_ENTER();                                                \
@@ -78,8 +81,8 @@ CUresult hip_stream(hipStream_t handle, CUstream *ret_stream);
 	} while (0)
 
 /*
- * The effect of a synchronous copy or memset on open captures: all are ended. Returns 906 if there
- * was one, else 0.
+ * Ends all open captures, as a synchronous copy or memset does. Returns 906 if there was one, else
+ * 0.
  */
 CUresult hip_captures_end(void);
 

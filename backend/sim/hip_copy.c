@@ -176,7 +176,10 @@ hipError_t hipMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t 
 	HIP_RETURN(result ? result : copy_2d(&area, handle, false));
 }
 
-/* Types of memory have CUDA's numbers for host and device. Arrays are not simulated. */
+/*
+ * Returns true for memory other than arrays, which are not simulated. Types of memory have CUDA's
+ * numbers for host and device.
+ */
 static bool plain(hipMemoryType type)
 {
 	return type == hipMemoryTypeHost || type == hipMemoryTypeDevice ||
@@ -298,7 +301,7 @@ hipError_t hipGetSymbolSize(size_t *size, const void *symbol)
 
 /* ---- memsets ---- */
 
-/* Also sets host memory known to HIP; any other host memory is an invalid value. */
+/* Sets device memory, or host memory known to HIP; any other host memory is an invalid value. */
 static CUresult set(void *to, size_t pitch, unsigned value, unsigned element_bytes, size_t width,
 		    size_t height, hipStream_t handle, bool synchronous)
 {

@@ -63,7 +63,7 @@ static bool attribute_known(hipDeviceAttribute_t attribute)
 		attribute <= hipDeviceAttributeWallClockRate);
 }
 
-/* gfx90a is 9.0, gfx942 is 9.4. */
+/* Returns the compute capability of the GPUs' architecture: gfx90a is 9.0, gfx942 is 9.4. */
 static void capability(int *major, int *minor)
 {
 	unsigned number = (unsigned)strtoul(hip_architecture() + strlen("gfx"), NULL, 16);

@@ -97,7 +97,7 @@ static void __attribute__((format(printf, 2, 3))) link_make(const char *to, cons
 		return; /* exists from an earlier state */
 }
 
-/* gfx90a: 90010. */
+/* Returns KFD's number of the GPUs' architecture: 90010 for gfx90a. */
 static unsigned target_version(void)
 {
 	char digits[16];

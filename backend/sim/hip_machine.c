@@ -4,7 +4,10 @@
 
 #include <stdio.h>
 
-/* As in ROCr: the 16 hexadecimal digits of the GPU's unique_id. */
+/*
+ * Makes a UUID as ROCr does, from the 8 bytes at its start: the 16 hexadecimal digits of the GPU's
+ * unique_id.
+ */
 static void uuid_make(unsigned char uuid[16])
 {
 	char text[17];
@@ -42,7 +45,10 @@ unsigned hip_gpu_bus(unsigned gpu)
 	return 0xc1 + gpu;
 }
 
-/* Any number but 0; the real driver derives the id from the GPU's properties. */
+/*
+ * Returns the GPU's KFD id. Any number but 0 will do; the real driver derives the id from the GPU's
+ * properties.
+ */
 unsigned hip_gpu_id(unsigned gpu)
 {
 	return 21001 + 101 * gpu;

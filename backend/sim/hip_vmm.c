@@ -199,7 +199,7 @@ static bool stays_mapped(void)
 	return hip_version() >= HIP_VERSION_7_2 && hip_version() < HIP_VERSION_7_14;
 }
 
-/* `lock` is held. */
+/* Unmaps one mapping, after all work submitted to its device before. `lock` is held. */
 static CUresult unmap(const struct span *span)
 {
 	handle_t *handle = span->object;

@@ -4,7 +4,10 @@
 
 static struct CUmemPoolHandle_st *current_pool[SIM_MAX_GPUS]; /* sim.lock */
 
-/* Memory nodes in graphs are not simulated. Elsewhere the mode of an open capture decides. */
+/*
+ * Returns the error if a capture forbids a pool's allocation or free in this stream, else 0. Memory
+ * nodes in graphs are not simulated. Elsewhere the mode of an open capture decides.
+ */
 static CUresult pool_forbidden(CUstream stream)
 {
 	return stream->capture ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : capture_forbids(NULL);

@@ -227,8 +227,8 @@ CUcontext context_of_streams(void);
 CUcontext context_owner(CUcontext context);
 /*
  * A context, with its owner already set if it is a green one, enters the list of those that can be
- * used, and leaves it (false: it was not in the list). Once it has ended it is kept, as threads may
- * still have it as their current context. sim.lock is held.
+ * used, and leaves it (false: the context was not in the list). Once a context has ended it is
+ * kept, as threads may still have it as their current context. sim.lock is held.
  */
 void context_list_add(CUcontext context);
 bool context_list_remove(CUcontext context);
@@ -547,8 +547,8 @@ struct work {
 void work_execute(CUcontext context, const struct work *work);
 void work_fail(CUcontext context, CUresult result);
 /*
- * Between these calls ThreadSanitizer ignores memory accesses. It cannot see a real GPU's accesses
- * to memory; here it would, and would need four times that memory for its shadow.
+ * Between these calls ThreadSanitizer ignores memory accesses. ThreadSanitizer cannot see a real
+ * GPU's accesses to memory; here it would, and would need four times that memory for its shadow.
  */
 void unseen_begin(void);
 void unseen_end(void);

@@ -54,7 +54,7 @@ void gcr_pins_forget(struct gcr_pins *pins, const char *map);
 
 /*
  * Returns, in a session, the address at which the file of @fd, of @bytes, is mapped and registered;
- * NULL: it is not registered.
+ * NULL: the file is not registered.
  */
 char *gcr_pins_find(struct gcr_pins *pins, int fd, uint64_t bytes);
 

@@ -65,7 +65,8 @@ int gcr_worker_session_import(struct gcr_worker_session *session, const struct g
 /*
  * IN: allocate the VRAM of all extents; from then on data is copied to it. -ENOMEM with the
  * figures: nothing is held then, and the call can be repeated. With GCR_SESSION_IN_PARTS the memory
- * that could be allocated is kept and copied to; the next call allocates the rest.
+ * that could be allocated is kept and copied to; the next call allocates the rest. -EINVAL: the
+ * session is no longer, or not, at this step.
  */
 int gcr_worker_session_create(struct gcr_worker_session *session, CUresult *ret_driver_result,
 			      struct gcr_error *error);
@@ -86,7 +87,8 @@ int gcr_worker_session_copied(struct gcr_worker_session *session, CUresult *ret_
 
 /*
  * IN, after CREATE: return a descriptor for each extent of @range; the caller owns them. Their
- * contents are valid only when all is copied.
+ * contents are valid only when all is copied. -EINVAL: some VRAM of the session is not allocated
+ * yet, its copy has failed, or there is no such range.
  */
 int gcr_worker_session_export(struct gcr_worker_session *session, const struct gcr_range *range,
 			      int ret_fds[GCR_MESSAGE_FDS_MAX], CUresult *ret_driver_result,

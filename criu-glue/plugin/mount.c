@@ -204,7 +204,7 @@ bool gcr_becomes_readable(int fd, int timeout_ms)
 
 /*
  * Writes @verb to MOUNT/DIRECTORY/ctl. @pidfd: of the process of that directory, which must not
- * have ended (-ESRCH); -1: it may be any. On failure @error has the daemon's message.
+ * have ended (-ESRCH); -1: of any process. On failure @error has the daemon's message.
  */
 static int write_verb(const char *mount, const char *directory, int pidfd, const char *verb,
 		      int flags, struct gcr_error *error)

@@ -127,13 +127,14 @@ int gcr_own_pid(pid_t pid, pid_t *ret_own_pid, struct gcr_error *error);
 /* keeper.c */
 
 /*
- * Starts a process that outlives CRIU and finally thaws the programs that are not killed: plugins
- * cannot know which are, and CRIU may be killed. The dump counts as over when the last copy of
- * *ret_fd is closed. -EAGAIN, ...: the process could not be started.
+ * Starts a keeper: a process that outlives CRIU and, after the dump, thaws the programs that CRIU
+ * lets run. Plugins cannot know which these are, and CRIU may be killed. The dump counts as over
+ * when the last copy of *ret_fd, the caller's, is closed. -EAGAIN, ..., with a message: the keeper
+ * could not be started.
  */
 int gcr_keeper_start(const char *mount, const struct gcr_kept *kept, size_t count, int *ret_fd,
 		     struct gcr_error *error);
-/* Ends the keeper before *ret_fd is closed: nothing was frozen. */
+/* Tells the keeper to end without thawing, since nothing was frozen. The caller then closes @fd. */
 void gcr_keeper_dismiss(int fd);
 
 /*

@@ -207,8 +207,9 @@ static void take_back(const struct gcr_pack_segment *segment, uint32_t page, uin
 }
 
 /*
- * Allocates memory before the mapping is accessed: a page without memory would raise SIGBUS there,
- * and is reported as EFAULT here.
+ * Allocates memory for the pages from @page to before @end, before the mapping is accessed: access
+ * to a page without memory would raise SIGBUS. -ENOSPC (here the kernel reports EFAULT);
+ * -EOPNOTSUPP: the kernel cannot populate; -errno. On errors nothing has changed.
  */
 static int populate(struct gcr_pack_segment *segment, uint32_t page, uint32_t end)
 {

@@ -79,7 +79,10 @@ static bool is_of_us(int error)
 	return error == -EMFILE || error == -ENFILE || error == -ENOMEM;
 }
 
-/* Opens the target of a link, or the file found in its place. */
+/*
+ * Opens the target of a link, or the file found in its place, whose path then becomes the
+ * segment's. -EPROTO: the target is no segment's path; -errno.
+ */
 static int open_target(const struct gcr_packs *packs, const char *target,
 		       struct gcr_pack_segment *segment)
 {
@@ -283,7 +286,10 @@ static uint32_t run_of(const uint16_t *pages, uint32_t page)
 	return end - page;
 }
 
-/* Makes the file one hole. A file system without holes would take more than was reserved. */
+/*
+ * Makes the file one hole. -EOPNOTSUPP: the file system has no holes, and the file would take more
+ * than was reserved.
+ */
 static int make_holes(const struct move *move)
 {
 	struct stat stat;

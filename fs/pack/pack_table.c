@@ -109,8 +109,8 @@ static struct gcr_pack_figures figures_of(const struct gcr_pack_entry *entries)
 }
 
 /*
- * Adds the figures of a piece that has become packed (@sign 1), or subtracts those of one that was
- * (-1).
+ * Adds the figures of a piece that is packed now (@sign 1), or subtracts those of a piece that is
+ * not packed any more (-1).
  */
 static void count(struct gcr_pack_table *table, const struct gcr_pack_entry *entries, int64_t sign)
 {
@@ -130,7 +130,8 @@ static void count(struct gcr_pack_table *table, const struct gcr_pack_entry *ent
 
 /*
  * Maps the first @bytes of the file, with memory for all of them if @populate. Uses small pages:
- * with a huge page for each small file the tables would take more than packing gains.
+ * with a huge page for each small file the tables would take more than packing gains. -ENOSPC;
+ * -EOPNOTSUPP: the kernel cannot populate; -errno.
  */
 static int map_table(int fd, uint64_t bytes, bool populate, void **ret_map)
 {
@@ -199,7 +200,7 @@ static int check_header(int fd, uid_t uid, uint64_t table_bytes)
 	return 0;
 }
 
-/* Validates the packed pieces and adds up their figures. */
+/* Validates the packed pieces and adds up their figures. -EPROTO: a piece is damaged. */
 static int check_pieces(struct gcr_pack_table *table)
 {
 	uint64_t pieces = gcr_pack_table_pieces(table);
@@ -216,7 +217,7 @@ static int check_pieces(struct gcr_pack_table *table)
 	return 0;
 }
 
-/* Maps the existing table; -ENOENT: the table was never finished. */
+/* Maps the existing table. Errors as of check_header(), and -errno of the mapping. */
 static int map_left(struct gcr_pack_table *table, uid_t uid)
 {
 	struct stat stat;
@@ -316,7 +317,7 @@ int gcr_pack_table_open_again(int directory_fd, const char *name, uint64_t file_
 
 /*
  * Reads the header, which is checked when the table is opened. -ENOENT: the table was never
- * finished.
+ * finished; -EPROTO: the name is not a regular file's; -errno.
  */
 static int read_header(int directory_fd, const char *name, struct gcr_pack_table_header *ret_header,
 		       uint64_t *ret_table_bytes)

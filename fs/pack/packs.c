@@ -443,8 +443,8 @@ static bool is_same(const struct gcr_packs *packs, const struct gcr_pack_entry *
 }
 
 /*
- * The chunk that @entry is equal to, or NULL. In that case GCR_PACK_FLAG_ALONE of @entry is set if
- * later chunks must not be compared with it.
+ * The stored chunk that is equal to @entry. NULL: there is none; GCR_PACK_FLAG_ALONE of @entry is
+ * then set if later chunks must not be compared with that entry.
  */
 static struct gcr_pack_chunk *find_same(struct gcr_packs *packs, struct gcr_pack_entry *entry,
 					const void *packed)

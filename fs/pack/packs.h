@@ -41,8 +41,9 @@ struct gcr_packs_account {
 };
 
 /*
- * Opens the packs of @uid in the store, with the segments that an earlier daemon has left, whose
- * bytes are charged. @account may be NULL. Sets @error: -ENOMEM, -ENOSPC, ...
+ * Opens the packs of @uid in the store, with the segments that an earlier daemon has left; their
+ * bytes are charged to @account (copied; NULL: none). *ret_packs is a reference, the caller's. Sets
+ * @error: -ENOMEM, -ENOSPC, ...
  */
 int gcr_packs_open(int store_fd, uid_t uid, const struct gcr_packs_account *account,
 		   struct gcr_packs **ret_packs, struct gcr_error *error);
@@ -72,8 +73,8 @@ int gcr_packs_add(struct gcr_packs *packs, const struct gcr_digest *digest, size
 		  enum gcr_pack_form form, const void *packed, size_t packed_size,
 		  struct gcr_pack_entry *ret_entry);
 /*
- * The same without sharing with earlier or later chunks: for bytes that other processes must not be
- * able to guess, and for owners who must not guess others'.
+ * As gcr_packs_add(), but no other chunk ever shares this one: for bytes that other processes must
+ * not be able to guess, and for users who must not guess the bytes of others.
  */
 int gcr_packs_add_alone(struct gcr_packs *packs, const struct gcr_digest *digest, size_t size,
 			enum gcr_pack_form form, const void *packed, size_t packed_size,
@@ -143,7 +144,10 @@ struct gcr_packs_users; /* thread-safe */
 /* @account is copied. -ENOMEM. */
 int gcr_packs_users_create(int store_fd, const struct gcr_packs_account *account,
 			   struct gcr_packs_users **ret_users);
-/* Removes directories without chunks. NULL is allowed. */
+/*
+ * Closes the packs of all users, and removes their directories if they have no segments. Waits for
+ * the disk. NULL is allowed.
+ */
 void gcr_packs_users_destroy(struct gcr_packs_users *users);
 /*
  * The packs of @uid, opened at the first call; the caller owns the reference. Packs with chunks

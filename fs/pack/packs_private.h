@@ -181,8 +181,9 @@ bool gcr_packs_are_empty(struct gcr_packs *packs);
 /* ---- pack_spill.c ---- */
 
 /*
- * Opens a segment whose file in the packs' directory is a symbolic link, by the link's target; a
- * missing target is recorded, and is no error. -EMFILE, -ENFILE, -ENOMEM.
+ * Opens a segment whose file in the packs' directory is a symbolic link, by the link's target. A
+ * target that is missing, or is no segment, is recorded and logged, and is no error. -EMFILE,
+ * -ENFILE, -ENOMEM.
  */
 int gcr_pack_segment_follow(const struct gcr_packs *packs, struct gcr_pack_segment *segment);
 /*
@@ -204,7 +205,10 @@ void gcr_packs_trim_disk_locked(struct gcr_packs *packs);
  */
 void gcr_packs_take_disk_there(const struct gcr_packs *packs, uint64_t bytes);
 void gcr_packs_give_disk(const struct gcr_packs *packs, uint64_t bytes);
-/* Ends the work on the disk when the packs are freed; the files there stay. */
+/*
+ * Called when the packs are freed: waits for the thread that frees disk space, and closes the
+ * segments that are still to be removed. The files on the disk stay.
+ */
 void gcr_packs_finish_disk(struct gcr_packs *packs);
 
 #endif

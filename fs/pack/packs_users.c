@@ -46,7 +46,7 @@ int gcr_packs_users_create(int store_fd, const struct gcr_packs_account *account
 	return 0;
 }
 
-/* Removes the user's directory. False: it has segments, or another error. */
+/* Removes the user's directory. False: the directory has segments, or cannot be removed. */
 static bool remove_directory(const struct gcr_packs_users *users, const struct user *user)
 {
 	char name[sizeof(GCR_PACKS_NAME "/") + 10];

@@ -89,8 +89,9 @@ static bool is_safe_way(const struct stat *stat, const struct stat *root)
 }
 
 /*
- * Opens one component after the other, so that the directory checked is the one used. Returns a
- * descriptor or -errno; sets @error.
+ * Opens the directory @path one component after the other, so that the directory checked is the one
+ * used. @given: the path in the option, for messages. Returns a descriptor, the caller's, or
+ * -errno; -EPERM: another user could replace a component. Sets @error.
  */
 static int walk(const char *path, const char *given, struct gcr_error *error)
 {
@@ -652,7 +653,9 @@ int gcr_spill_create_file(struct gcr_spill *spill, uid_t uid, uint32_t number, c
 	return result;
 }
 
-/* Opens an existing file that is one of our segments; changes nothing. */
+/*
+ * Opens an existing file that is one of our segments; changes nothing. -EPROTO: the file is none.
+ */
 static int open_file(int user_fd, const char *name, int flags)
 {
 	_cleanup_close_ int fd = openat(user_fd, name, flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
@@ -686,7 +689,10 @@ static int open_user_of(int home_fd, const char *path, const struct gcr_spill_pl
 	return user ? open_directory(home_fd, user) : -ENOMEM;
 }
 
-/* Opens the file; closes @home_fd. */
+/*
+ * Opens the file of @path in the store's directory @home_fd, for reading only if the file cannot be
+ * written. Closes @home_fd; a negative @home_fd is returned as the error.
+ */
 static int open_in(int home_fd, const char *path, const struct gcr_spill_place *place)
 {
 	_cleanup_close_ int own_fd = home_fd;

@@ -55,7 +55,7 @@ struct gcr_spill_place {
 	size_t user;
 	size_t file;
 };
-/* Parses such a path. False: the path has another form. */
+/* Splits a path of this form. False: the path has another form. */
 bool gcr_spill_find_place(const char *path, struct gcr_spill_place *ret_place);
 
 #endif

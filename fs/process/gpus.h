@@ -67,7 +67,7 @@ void gcr_gpu_describe(const struct gcr_backend *backend, const struct gcr_gpu_in
 /* VRAM in use by @pid on all GPUs, as last reported; 0 if none. */
 uint64_t gcr_gpus_process_bytes(struct gcr_gpus *gpus, pid_t pid);
 
-/* The memory of the machine. */
+/* The host's memory, in bytes. */
 uint64_t gcr_host_bytes(void);
 
 /*

@@ -14,15 +14,17 @@
 struct gcr_history;
 
 /*
- * Gives each file of @snapshot, whose @digests are complete, the modification time of its content,
- * and remembers both. If memory runs out, the files keep the time of this freeze.
+ * Sets the modification time of each file of @snapshot: the time that the history has for the same
+ * content, or else now. Then the history has these contents and times. @digests: of all files, and
+ * complete. If memory runs out, the files keep the time of this freeze.
  */
 void gcr_history_apply(struct gcr_process *process, const struct gcr_snapshot *snapshot,
 		       const struct gcr_digest *digests);
 
 /*
- * Starts a history from @snapshot, made by an earlier daemon and about to be thawed, unless the
- * process has a history already.
+ * Starts a history with the contents and present times of the files of @snapshot, which an earlier
+ * daemon has made and which is about to be thawed. Does nothing if the process has a history
+ * already, or memory runs out.
  */
 void gcr_history_begin(struct gcr_process *process, const struct gcr_snapshot *snapshot,
 		       const struct gcr_digest *digests);

@@ -180,8 +180,8 @@ int gcr_library_look(struct gcr_library *library, struct gcr_message *message)
 }
 
 /*
- * Has the process got another program since it connected? One that does not let itself be looked at
- * can still not hide its owner, who is another one if that program has more rights.
+ * Has the process got another program since the library connected? If /proc does not tell the
+ * program, the owner of /proc/PID decides: a program with more rights has another owner.
  */
 static bool has_other_program(const struct gcr_library *library)
 {
@@ -197,9 +197,9 @@ static bool has_other_program(const struct gcr_library *library)
 }
 
 /*
- * Another process can share the connection and keep it open: it must not speak for another program
- * of the process, which may have other rights. So the connection is ended then, and the loop drops
- * it.
+ * Does the connection belong to an earlier program of the process? Then ends the connection, which
+ * the loop drops. Another process may share the connection and keep it open, and must not speak for
+ * the present program, which may have other rights.
  */
 static bool is_of_other_program(struct gcr_library *library)
 {
@@ -284,7 +284,8 @@ struct look {
 };
 
 /*
- * Stops at the page of this vendor's library, or at a page that cannot be read and may be that one.
+ * Returns 1 at the page of this vendor's library, and at one that may be that page but cannot be
+ * read or recognised; 0: the search goes on.
  */
 static int stop_at_page(uintptr_t start, uintptr_t end, void *data)
 {
@@ -316,8 +317,9 @@ bool gcr_library_is_due(struct gcr_process *process)
 }
 
 /*
- * Parses the page of this vendor's library. Pages of another version cannot be interpreted. Those
- * of another vendor's library, which the program may have too, do not concern this entry.
+ * Parses a page, and returns 1 if the page is that of this vendor's library. 0: the search goes on;
+ * the program may also have another vendor's library, which does not concern this entry. -EPROTO:
+ * the page has another version and cannot be interpreted, or cannot be read; -ENOMEM, ...
  */
 static int look_at_page(uintptr_t start, uintptr_t end, void *data)
 {
@@ -473,10 +475,10 @@ int gcr_library_request(struct gcr_library *library, uint16_t type, const void *
 }
 
 /*
- * Is the program to be looked at after a gcr_receiver_receive() with @result? Each look takes a
- * tenth of a millisecond, and longer on a busy machine. A message before the last one of a request
- * has nothing of the program's but descriptors, and all of them are let go of if the last one is
- * not accepted.
+ * Is the program to be looked at after a gcr_receiver_receive() with @result? Yes after the last
+ * message of a request, and every LOOK_USEC while no message arrives: a look takes a tenth of a
+ * millisecond, and longer on a busy machine. The other messages of a request contain nothing of the
+ * program's but descriptors, which the daemon drops if it does not accept the last message.
  */
 static bool is_look_due(struct gcr_library *library, int result, const struct gcr_message *message)
 {

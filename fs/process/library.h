@@ -23,10 +23,11 @@ struct gcr_quota_charge;
 
 /*
  * For the registry, when a connection has registered: creates the library, which becomes that of
- * the process. The loop watches @fd as connection @number. The library owns @fd on success, and
- * @page_fd also on failure. @facts: the page's contents, just read. @program: that of the
- * process; @owner: of /proc/PID with that program, or (uid_t)-1. Once the process has another one,
- * the library is as one whose connection has ended. Returns 0 or -ENOMEM.
+ * the process; *ret_library is the connection's reference. The loop watches @fd as connection
+ * @number. The library owns @fd on success, and @page_fd also on failure. @facts: the page's
+ * contents, just read. @program: that of the process; @owner: the owner of /proc/PID with that
+ * program, or (uid_t)-1. Once the process has another program, the library counts as one whose
+ * connection has ended. -ENOMEM.
  */
 int gcr_library_create(struct gcr_process *process, int fd, uint32_t number,
 		       const struct gcr_proc_program *program, uid_t owner,
@@ -101,7 +102,7 @@ int gcr_library_take(struct gcr_process *process, int64_t timeout_usec,
  */
 void gcr_library_put(struct gcr_library *library);
 
-/* The program that the library is in; the library's own. */
+/* The program that contains the library. The library owns the result. */
 const struct gcr_proc_program *gcr_library_program(const struct gcr_library *library);
 
 /* The page's descriptor, owned by the library. */

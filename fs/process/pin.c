@@ -63,7 +63,10 @@ static bool is_packed(const struct pin_files *files)
 	return files->snapshot && gcr_subtree_packs(gcr_snapshot_subtree(files->snapshot));
 }
 
-/* Sends the files to one worker of the GPU. -EAGAIN: the worker has not finished, or is in use. */
+/*
+ * Sends the files to one worker of the GPU. -EAGAIN: the worker has not finished, or is in use;
+ * -EBUSY: packing of the files has begun.
+ */
 static int tell_one(struct pin_job *job, const uint8_t *uuid, bool is_second,
 		    struct pin_files *files)
 {
@@ -138,7 +141,10 @@ static int give_up(struct pin_job *job, const uint8_t *uuid, struct pin_files *f
 	return result;
 }
 
-/* Adds up the pids of the idle workers. -EAGAIN: the first worker does not run, or is in use. */
+/*
+ * Adds the pids of the idle workers to job->workers: the sum stands for these workers. -EAGAIN: the
+ * first worker does not run, or is in use.
+ */
 static int look(struct pin_job *job, const uint8_t *uuid)
 {
 	pid_t pid = gcr_helpers_idle_worker(job->helpers, uuid, false);
@@ -228,8 +234,9 @@ static bool begin_pinning(struct gcr_process *process, struct gcr_snapshot **ret
 }
 
 /*
- * Ends a registration that begin_pinning() has begun. If the workers @was_told of all files, they
- * are noted as @pinned_by; a verb or packing that has begun since then sets pinned_by itself.
+ * Ends a registration that begin_pinning() has begun. @was_told: the workers got all files;
+ * @pinned_by, the sum of their pids, is kept then, unless a verb or packing has begun since, which
+ * sets pinned_by itself.
  */
 static void end_pinning(struct gcr_process *process, bool was_told, pid_t pinned_by)
 {

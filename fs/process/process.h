@@ -218,9 +218,10 @@ int gcr_processes_claim_library(struct gcr_processes *processes, pid_t pid, uint
 void gcr_process_unclaim(struct gcr_process *process, enum gcr_claim claim);
 
 /*
- * The process with this pid: from the table, or looked at now (so that a process that has just
- * opened a GPU is found at once, and so is a process with GPU processes below it). -ENOENT: no GPU
- * process; -ETIMEDOUT: a process could not be looked at in time.
+ * The process with this pid, a reference: from the table, or looked at now (so that a process that
+ * has just opened a GPU is found at once, and so is a process with GPU processes below it).
+ * -ENOENT: no GPU process, or this daemon may not act on the process; -ETIMEDOUT: a process could
+ * not be looked at in time; -ENOMEM, ...
  */
 int gcr_processes_find(struct gcr_processes *processes, pid_t pid,
 		       struct gcr_process **ret_process);
@@ -229,8 +230,8 @@ int gcr_processes_find_listed(struct gcr_processes *processes, pid_t pid,
 			      struct gcr_process **ret_process);
 
 /*
- * The listed process with this pid and start time. Looks at no process, and takes none out of the
- * table: one that has ended can be found until that is done. -ENOENT.
+ * The listed process with this pid and start time, a reference. Looks at no process, and takes none
+ * out of the table: one that has ended can be found until that is done. -ENOENT.
  */
 int gcr_processes_find_exactly(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
 			       struct gcr_process **ret_process);
@@ -267,7 +268,7 @@ int gcr_processes_find_serial(struct gcr_processes *processes, uint32_t serial,
 
 /*
  * All listed processes (no launchers) in order of pid; the caller owns the references and the
- * array.
+ * array, and frees both by gcr_processes_list_free(). -ENOMEM.
  */
 int gcr_processes_list(struct gcr_processes *processes, struct gcr_process ***ret_list,
 		       size_t *ret_count);
@@ -317,12 +318,16 @@ void gcr_process_end_verb(struct gcr_process *process, enum gcr_verb verb, enum 
  */
 void gcr_process_report(struct gcr_process *process, const char *verb,
 			const struct gcr_error *error);
-/* The same for a refused write of user @uid; the daemon's event log gets only root's. */
+/*
+ * As gcr_process_report(), for a refused write of user @uid; the daemon's event log gets only those
+ * of the daemon's own user.
+ */
 void gcr_process_report_refusal(struct gcr_process *process, uid_t uid, const char *verb,
 				const struct gcr_error *error);
 
 /*
- * Is any process of @vendor (NULL: of any vendor) frozen or being frozen? Then a thaw will follow.
+ * Is any process of @vendor (NULL: of any vendor) frozen, being frozen or being dumped? Then a thaw
+ * will follow. False also without memory for the list.
  */
 bool gcr_processes_any_frozen(struct gcr_processes *processes, const struct gcr_vendor *vendor);
 

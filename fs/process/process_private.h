@@ -27,8 +27,9 @@ GCR_DEFINE_CLEANUP(struct gcr_process *, gcr_process_unref);
 struct gcr_process *gcr_processes_find_locked(struct gcr_processes *processes, pid_t pid);
 
 /*
- * Creates an entry that is not in the table yet. @start_ticks: -ESRCH if the pid belongs to another
- * process; 0: any. @vendor NULL: a launcher.
+ * Creates an entry that is not in the table yet; *ret_process is a reference, the caller's.
+ * @start_ticks: -ESRCH if the pid belongs to another process; 0: any. @vendor NULL: a launcher.
+ * -ESRCH also if the process has ended; -ENOMEM, -EMFILE, ...
  */
 int gcr_process_create(struct gcr_processes *processes, pid_t pid, uint64_t start_ticks,
 		       struct gcr_vendor *vendor, struct gcr_process **ret_process);

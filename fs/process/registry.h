@@ -11,7 +11,10 @@
 
 struct gcr_registry;
 
-/* Listens on `socket` in the runtime directory. */
+/*
+ * Listens on `socket` in the runtime directory. Errors, with a message: -ENOMEM, and those of
+ * making the socket.
+ */
 int gcr_registry_create(struct gcr_daemon *daemon, struct gcr_registry **ret_registry,
 			struct gcr_error *error);
 void gcr_registry_destroy(struct gcr_registry *registry);

@@ -64,7 +64,7 @@ struct gcr_scan {
 	int inotify_fd; /* -1: no watching, only periodic passes */
 };
 
-/* Makes a pass over all processes (@known: over those not known yet). On the scan's thread. */
+/* Makes a pass over all processes (@known: see gcr_pass_run()). On the scan's thread. */
 static void make_pass(struct gcr_scan *scan, bool known)
 {
 	int r;
@@ -384,7 +384,7 @@ static int start_thread(struct gcr_scan *scan)
 	return r;
 }
 
-/* Returns 0 or -ENAMETOOLONG. */
+/* Copies the paths of a device. -ENAMETOOLONG: a path is too long, or there are too many paths. */
 static int copy_wanted(const struct gcr_scan_device *from, struct gcr_scan_wanted_device *to)
 {
 	if (strlen(from->path) >= sizeof(to->path))

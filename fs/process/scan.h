@@ -78,10 +78,11 @@ struct gcr_scan_config {
 };
 
 /*
- * Starts a thread, which makes a first pass at once. Further passes: after a change of the device
- * file's holders (50 ms later, at most one every 250 ms, and one 300 ms after the last change), and
- * every 30 s a pass that looks only at processes the last pass did not report, for changes that
- * cannot be watched (the same device under another node, in a container).
+ * Starts a thread, which makes a first pass at once. @config is copied. Further passes: after a
+ * change of the device file's holders (50 ms later, at most one every 250 ms, and one 300 ms after
+ * the last change), and every 30 s a pass that looks only at processes the last pass did not
+ * report, for changes that cannot be watched (the same device under another node, in a container).
+ * -EINVAL: a device's path is not absolute; -ENAMETOOLONG; -ENOMEM, ...
  */
 int gcr_scan_create(const struct gcr_scan_config *config, struct gcr_scan **ret_scan);
 

@@ -24,7 +24,7 @@ struct gcr_late_config {
 	void *data;
 };
 
-/* Starts the thread. */
+/* Starts the thread. @config is copied. -ENOMEM, -EAGAIN. */
 int gcr_late_create(const struct gcr_late_config *config, struct gcr_late **ret_late);
 /* Stops the thread, after its current look. NULL is allowed. */
 void gcr_late_destroy(struct gcr_late *late);

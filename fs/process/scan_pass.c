@@ -367,7 +367,10 @@ static int find_subjects(struct gcr_pass *pass, const struct uses *before, bool 
 	}
 }
 
-/* Adds a process that was put off with its state of a later look, or else its last state. */
+/*
+ * Adds a process that the pass has put off, with the devices that a late look has found, or else
+ * with those of the last pass; and queues a late look.
+ */
 static int take_put_off(struct gcr_pass *pass, const struct subject *subject, struct holders *found)
 {
 	const struct gcr_scan_holder *old = find_last(pass, subject->pid);
@@ -424,7 +427,10 @@ static int take_all(struct gcr_pass *pass, const struct subjects *subjects, stru
 	return r;
 }
 
-/* Makes the looks of a pass; the caller frees *@ret_put_off. */
+/*
+ * Makes the looks of a pass. @found: the holders to report; *ret_put_off: the processes that were
+ * put off, which the caller frees. -errno: see gcr_pass_run().
+ */
 static int walk(struct gcr_pass *pass, bool known, struct holders *found, pid_t **ret_put_off,
 		size_t *ret_count)
 {

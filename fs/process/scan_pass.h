@@ -13,16 +13,18 @@
 struct gcr_pass;
 
 /*
- * The caller owns @config and @wanted. @changed: a late look has found a difference, and another
- * pass is due; called on any thread, with no lock held.
+ * Creates what passes need, and the thread of late looks. The caller owns @config and @wanted,
+ * which outlive *ret_pass. @changed: a late look has found a difference, and another pass is due;
+ * called on any thread, with no lock held. -ENOMEM, -EAGAIN.
  */
 int gcr_pass_create(const struct gcr_scan_config *config, const struct gcr_scan_wanted *wanted,
 		    void (*changed)(void *data), void *data, struct gcr_pass **ret_pass);
 void gcr_pass_destroy(struct gcr_pass *pass); /* NULL is allowed */
 
 /*
- * Makes and reports a pass over all processes (@known: over those not known yet). One thread at a
- * time. -errno: /proc could not be read, or -ENOMEM; then nothing is reported.
+ * Makes and reports a pass over all processes. With @known the processes that the last pass has
+ * reported are reported again without a look. One thread at a time. -errno: /proc could not be
+ * read, or -ENOMEM; then nothing is reported.
  */
 int gcr_pass_run(struct gcr_pass *pass, bool known);
 

@@ -20,7 +20,7 @@ static void put_event_locked(struct gcr_process *process)
 			     "%d %s wanted", (int)process->pid, generation);
 }
 
-/* Would a wish be reported now? Lock: process. */
+/* Would the event `wanted` be news now? Lock: process. */
 static bool is_news_locked(const struct gcr_process *process)
 {
 	return process->state == GCR_STATE_FROZEN && !process->wanted_usec;

@@ -9,7 +9,10 @@
 
 #include "fs/process/process.h"
 
-/* Reads the page now, and reports the wish once per freeze. Any thread, no lock held. */
+/*
+ * Reads the page of the process's library now. If a thread waits for the GPU, appends the event
+ * `wanted`, once per freeze. Any thread, no lock held.
+ */
 void gcr_wanted_look(struct gcr_process *process);
 
 #endif

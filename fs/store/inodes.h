@@ -43,7 +43,7 @@ void gcr_inodes_begin(void);
  */
 void gcr_inodes_begin_after(const struct timespec *made);
 
-/* One more subtree has the file of @fd open. -ENOMEM, -EIO. */
+/* Counts one more subtree that has the file of @fd open. -ENOMEM, -EIO: not counted. */
 int gcr_inodes_open(int fd);
 /*
  * Mark an open file as passed; *ret_was_passed says whether it was passed before. -EBUSY: another
@@ -65,8 +65,9 @@ void gcr_inodes_unmapped(const struct stat *stat);
 int gcr_inodes_link(int from_fd, const char *name, int to_fd, uint32_t adopter,
 		    struct stat *ret_stat);
 /*
- * All names with this number are counted from now on by their place in @store, and are ordinary
- * names. The bytes that the table has counted for their files are no longer counted by the table.
+ * From now on the place in @store counts all names that gcr_inodes_link() has made with the number
+ * @adopter: they are ordinary names. The table stops counting the bytes that it has counted for
+ * their files.
  */
 void gcr_inodes_count_names(struct gcr_store *store, uint32_t adopter);
 

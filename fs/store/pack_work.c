@@ -277,7 +277,10 @@ static int take_piece(struct gcr_pack_work *work, struct source **ret_source, ui
 
 /* ---- packing a piece ---- */
 
-/* Makes the entry of a chunk, including a reference to the chunk. */
+/*
+ * Makes the entry of a chunk, including a reference to the chunk, which is stored if no equal one
+ * is. -ENOSPC, -ENOMEM, -EIO.
+ */
 static int pack_chunk(struct gcr_packs *packs, struct gcr_pack_worker *worker, bool is_alone,
 		      const uint8_t *bytes, size_t size, struct gcr_pack_entry *ret_entry)
 {

@@ -87,8 +87,9 @@ static void print_moves(FILE *stream, const char *name, const struct gcr_moves *
 }
 
 /*
- * Prints a line that has no meaning, and fills the record up; @rest_bytes: of what follows that
- * line. There is room for three lines for each GPU: its own, and those of two places that it may be
+ * Prints a line without meaning that fills the record up to a multiple of FILLED_BYTES.
+ * @rest_bytes: the length of the text behind that line. So later versions of the record are as
+ * long: there is room for three lines for each GPU, its own and those of two places that it may be
  * moved to.
  */
 static void print_filler(FILE *stream, const struct gcr_record *record, size_t rest_bytes)

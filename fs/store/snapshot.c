@@ -32,7 +32,10 @@ void gcr_snapshot_free(struct gcr_snapshot *snapshot)
 	free(snapshot);
 }
 
-/* Is the generation valid? It becomes part of a path, so its characters are restricted. */
+/*
+ * Is the generation valid? Its characters are restricted, since a generation becomes part of a
+ * path.
+ */
 static bool is_generation(const char *text)
 {
 	size_t length = strlen(text);

@@ -263,8 +263,8 @@ static void leave(struct gcr_store *store)
 }
 
 /*
- * The files that exist now are older than this daemon, also if the clock has been set back since.
- * If some of them cannot be read, no later file is known to be made by this daemon.
+ * Makes the files that exist now count as older than this daemon, also if the clock has been set
+ * back since. If some of them cannot be read, all later files count as older, too.
  */
 static void begin_after_all(struct gcr_store *store)
 {

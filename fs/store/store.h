@@ -42,8 +42,8 @@ int gcr_store_create(struct gcr_daemon *daemon, struct gcr_store **ret_store,
 		     struct gcr_error *error);
 /*
  * gcr_store_count_by() is called once, at the start. The callback returns the id for whose quota
- * the data of process @pid counts where its files are root's: those of a process that is not
- * dumpable are, and different users can be root (of a container).
+ * the data of process @pid counts if the files of the process are root's. Those of a process that
+ * is not dumpable are, and different users can be root (of a container).
  */
 typedef uid_t gcr_store_counting(pid_t pid);
 void gcr_store_count_by(struct gcr_store *store, gcr_store_counting *counted);
@@ -495,7 +495,8 @@ void gcr_snapshot_discard(struct gcr_snapshot *snapshot);
 /*
  * The process runs again: keep its snapshot (-o keep=), so that the next freeze copies only the
  * changes. @digests are the digests of the files, as in the metadata. On 0 the store takes the
- * caller's reference and *digests; -ENOSPC.
+ * caller's reference and *digests. -ENOSPC: the snapshot is not kept, and the caller has to discard
+ * it, as users may not be able to change its files any more.
  */
 int gcr_store_keep(struct gcr_snapshot *snapshot, struct gcr_digest_buffer **digests);
 /* Returns a reference to the kept snapshot of a process; NULL: there is none. */

@@ -338,7 +338,10 @@ void gcr_store_count_packed(struct gcr_store *store, uid_t uid, enum gcr_quota_k
 int gcr_store_take_spilled(struct gcr_store *store, uid_t uid, uint64_t bytes,
 			   struct gcr_error *error);
 
-/* mount.c: fills path, mountpoint, fd, survives_restart, size_bytes. */
+/*
+ * mount.c: mounts or opens the store, and fills in path, mountpoint, fd, survives_restart,
+ * size_bytes. Errors, with a message.
+ */
 int gcr_store_attach(struct gcr_daemon *daemon, struct gcr_store *store, struct gcr_error *error);
 /*
  * For a store with a mount: mount another tmpfs of at most @bytes without a name, which disappears
@@ -372,7 +375,10 @@ int gcr_store_find_tables(struct gcr_store *store, const char *name, uid_t *ret_
  * -ENFILE, -ENOMEM: some references may be left, and the caller retries.
  */
 int gcr_store_drop_tables(struct gcr_store *store, const char *name);
-/* Attach the tables to a snapshot that is being opened. */
+/*
+ * Attaches the tables, if there are any, to a snapshot that is being opened. Errors, with a
+ * message.
+ */
 int gcr_snapshot_attach_tables(struct gcr_snapshot *snapshot, struct gcr_error *error);
 
 /*
@@ -426,7 +432,10 @@ int gcr_store_populate_piece(int fd, uint64_t offset, uint64_t bytes);
 /* table.c */
 int gcr_store_write_table(int directory_fd, const struct gcr_snapshot *snapshot);
 uint64_t gcr_store_table_bytes(size_t count);
-/* Fills extents and count of @snapshot, whose identity must match the table. */
+/*
+ * Reads the table into extents and count of @snapshot, whose identity must match the table.
+ * -EPROTO, ..., with a message: the table is missing, damaged or another snapshot's.
+ */
 int gcr_store_read_table(int directory_fd, struct gcr_snapshot *snapshot, struct gcr_error *error);
 
 /* pool.c */

@@ -603,7 +603,10 @@ static void set_removed(const struct gcr_subtree_attributes *attributes, struct 
 	clock_gettime(CLOCK_REALTIME, &stat->st_ctim);
 }
 
-/* After a change of the root's owner, the whole subtree counts for the new owner. Lock: subtree. */
+/*
+ * Sets attributes of the root. After a change of its owner the whole subtree counts for the new
+ * owner. -errno. Lock: subtree.
+ */
 static int set_root(struct gcr_subtree *subtree, const struct gcr_subtree_attributes *attributes)
 {
 	int result = set_by_fd(attributes, subtree->root_fd);

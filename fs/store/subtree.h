@@ -200,10 +200,9 @@ int gcr_subtree_create_file(struct gcr_subtree *subtree, uint32_t parent, const 
 void gcr_subtree_close(struct gcr_subtree_file *file);	      /* NULL is allowed */
 int gcr_subtree_file_fd(const struct gcr_subtree_file *file); /* stays the file's */
 /*
- * Set the user who has created the file, before its first use (gcr_subtree_open_as() sets the user
- * who opens it). If root later changes the file's
- * owner or mode, writes are still allowed to root, and to the owner if the mode allows; for others
- * they fail with -EPERM.
+ * Sets the user who has created the file, before the file's first use (gcr_subtree_open_as() sets
+ * the user who opens it). If root later changes the file's owner or mode, only root may still
+ * write, and the owner if the mode allows that; writes of others fail with -EPERM.
  */
 void gcr_subtree_opened_by(struct gcr_subtree_file *file, uid_t uid);
 /*
@@ -244,7 +243,7 @@ struct gcr_subtree_allocation {
 /*
  * Carry out one step: 1, more is to be done; 0, finished. Others may change the file between two
  * steps. -ENOSPC and -EDQUOT come from the first step, with nothing changed; the changes of others
- * are not undone.
+ * are not undone. -EOPNOTSUPP: tmpfs has no such mode; -EFBIG, and errors of gcr_subtree_write().
  */
 int gcr_subtree_allocate_some(struct gcr_subtree_file *file,
 			      struct gcr_subtree_allocation *allocation);

@@ -171,8 +171,9 @@ static int check_rights(const struct gcr_subtree_file *file)
 }
 
 /*
- * Begin a change: on 0 its room is taken, and the packed pieces that it affects are unpacked. For a
- * truncation @offset equals @end_offset.
+ * Begins a change: on 0 its room is taken, and the packed pieces that it affects are unpacked;
+ * end() follows. For a truncation @offset equals @end_offset. -EBADF: the file is not open for
+ * writing; -EBUSY: a verb; -EPERM: see check_rights(); -ENOSPC, -EDQUOT, ...
  */
 static int begin(struct change *change, struct gcr_subtree_file *file, enum gcr_subtree_change kind,
 		 uint64_t offset, uint64_t end_offset)
@@ -215,8 +216,8 @@ static int drop_gone(struct change *change, int result)
 }
 
 /*
- * Before the file grows to @end: if the file may be mapped elsewhere, fill the new range with
- * counted memory instead of a hole.
+ * Before the file grows to @end: if the file may be mapped elsewhere, fills the new range with
+ * counted memory instead of a hole. -EBUSY: a verb has begun; -ENOSPC, -EDQUOT, ...: call unfill().
  */
 static int fill_up_to(struct change *change, uint64_t end)
 {
@@ -251,7 +252,10 @@ static int fill_up_to(struct change *change, uint64_t end)
 	return 0;
 }
 
-/* After a failure, cut the file back to its old length. */
+/*
+ * After a failure, cuts the file that fill_up_to() has filled back to its old length. Returns
+ * @result, or -errno of the cut.
+ */
 static int unfill(const struct change *change, int result)
 {
 	if (change->is_filled && ftruncate(change->file->fd, change->old_bytes) < 0)
@@ -344,7 +348,10 @@ int gcr_subtree_open(struct gcr_subtree *subtree, uint32_t item, int flags,
 	return result;
 }
 
-/* What open(2) with these flags asks of the file's mode; execve(2) does not ask to read it. */
+/*
+ * The rights (R_OK, W_OK, X_OK) that open(2) with these flags needs by the file's mode. An open for
+ * execve(2) needs no right to read.
+ */
 static int wanted_by(int flags)
 {
 	int wanted = (flags & O_ACCMODE) == O_RDONLY   ? R_OK
@@ -357,8 +364,9 @@ static int wanted_by(int flags)
 }
 
 /*
- * Root's later changes of the file's owner or mode are noticed by check_rights(), since the open
- * file has the number of the earlier ones: all of these are in the attributes that are looked at.
+ * Do the file's present owner and mode permit @caller to open it with @flags? 0, -EACCES, -errno.
+ * check_rights() notices root's later changes of them, since the open file has the number of the
+ * earlier ones: all of these are in the attributes that are looked at here.
  */
 static int check_opener(const struct gcr_subtree_file *file, int flags,
 			const struct gcr_access *caller)

@@ -367,7 +367,10 @@ static void free_list(struct gcr_subtree_packed *list)
 	}
 }
 
-/* Open all tables of the directory. */
+/*
+ * Opens all tables of the directory, except for damaged ones, whose files a thaw refuses, and
+ * unfinished ones. *ret_bytes: the memory of the tables. -errno: nothing is open.
+ */
 static int open_all_left(int tables_fd, uid_t uid, struct gcr_subtree_packed **ret_list,
 			 uint64_t *ret_bytes)
 {

@@ -202,14 +202,20 @@ void gcr_subtree_set_last_number(uint32_t number);
 /* Count one name more, or one less, in the subtree's account. -ENOSPC, -EDQUOT. Lock: subtree. */
 int gcr_subtree_add_entry(struct gcr_subtree *subtree, uid_t uid);
 void gcr_subtree_remove_entry(struct gcr_subtree *subtree);
-/* Opens an item and returns the descriptor. Lock: subtree. */
+/*
+ * Opens an item and returns the descriptor, the caller's. -ESTALE: the item or the subtree has been
+ * removed; errors of open(2). Lock: subtree.
+ */
 int gcr_subtree_open_item(struct gcr_subtree *subtree, uint32_t item, int flags);
 /* The same for a directory whose names are to be used. */
 int gcr_subtree_open_directory(struct gcr_subtree *subtree, uint32_t item);
 /* Set the owner and mode of a new file or directory; S_ISGID of the parent is respected. */
 int gcr_subtree_give(const struct gcr_subtree *subtree, int parent_fd, int fd, mode_t mode,
 		     uid_t uid, gid_t gid);
-/* Makes the entry of the file of @fd, and counts one lookup more. Lock: subtree. */
+/*
+ * Makes the entry of the file of @fd, and counts one lookup more. -ENOENT: users do not see files
+ * of this kind; -ENOMEM. Lock: subtree.
+ */
 int gcr_subtree_make_entry(struct gcr_subtree *subtree, uint32_t parent, const char *name, int fd,
 			   struct gcr_subtree_entry *ret_entry);
 
@@ -228,12 +234,16 @@ static inline uint64_t gcr_subtree_blocks_bytes(const struct stat *stat)
  */
 void gcr_subtree_uncount_inode(const struct gcr_subtree *subtree, int fd, uint64_t bytes,
 			       bool closes);
-/* @is_packer: see struct gcr_subtree_file. Lock: subtree. */
+/*
+ * Opens an item as gcr_subtree_open() does. @is_packer: see struct gcr_subtree_file. -EBUSY: @flags
+ * ask to write during a verb; -EISDIR; -EPERM: the item is neither a directory nor a regular file;
+ * -ENOMEM, ... Lock: subtree.
+ */
 int gcr_subtree_open_locked(struct gcr_subtree *subtree, uint32_t item, int flags, bool is_packer,
 			    struct gcr_subtree_file **ret_file);
 /*
- * Does the file have a name outside this subtree; and, for gcr_subtree_is_shared(), or has another
- * subtree the file open? @stat are the attributes of the file. No lock of a subtree.
+ * Does the file have a name outside this subtree? gcr_subtree_is_shared(): or does another subtree
+ * have the file open? @stat: the file's attributes. Called without the lock of any subtree.
  */
 bool gcr_subtree_has_other_name(const struct gcr_subtree_file *file);
 bool gcr_subtree_is_shared(const struct gcr_subtree_file *file, const struct stat *stat);

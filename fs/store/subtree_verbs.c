@@ -10,7 +10,7 @@
 #include "fs/store/store.h"
 #include "lib/lock.h"
 
-/* May the subtree be changed? -ESTALE: it is retired; -EBUSY: a verb. Lock: subtree. */
+/* May the subtree be changed? -ESTALE: the subtree is retired; -EBUSY: a verb. Lock: subtree. */
 static int may_change_locked(const struct gcr_subtree *subtree)
 {
 	return subtree->is_retired ? -ESTALE : subtree->verbs ? -EBUSY : 0;

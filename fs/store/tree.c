@@ -19,7 +19,10 @@
 /* Above `snapshot` are its parent directory and the store. */
 #define LEVELS_MAX (GCR_STORE_DEPTH_MAX + 2)
 
-/* Files of the daemon's own user may be in directories whose modes exclude that user. */
+/*
+ * Sets the mode of a directory; @fd may have O_PATH. A directory of the daemon's own user may have
+ * a mode that excludes that user.
+ */
 static int set_mode(int fd, mode_t mode)
 {
 	char path[64];

@@ -75,8 +75,8 @@ static inline bool gcr_command_is_root(const struct gcr_command *command)
 }
 
 /*
- * Parse @length bytes. @with_pids: the write went to the root's ctl, which needs at least one
- * process id; elsewhere an id is an error. Errors: -EINVAL, -E2BIG, with a message.
+ * Parses the @length bytes of a write to a `ctl` file. @with_pids: to the root's, which needs at
+ * least one process id; elsewhere an id is an error. Errors, with a message: -EINVAL, -E2BIG.
  */
 int gcr_command_parse(const char *bytes, size_t length, bool with_pids,
 		      struct gcr_command *ret_command, struct gcr_error *error);

@@ -101,7 +101,7 @@ void gcr_job_answer_cancellations(struct gcr_job *job, int error_number);
 /* Makes the job stop, unless it is committed. The first reason, a positive errno, stays. */
 void gcr_job_stop(struct gcr_job *job, int reason);
 void gcr_job_stop_locked(struct gcr_job *job, int reason);
-/* Why the job is to stop (ETIMEDOUT from its deadline on), a positive errno; 0: it is not. */
+/* Why the job is to stop (ETIMEDOUT from its deadline on), a positive errno; 0: the job goes on. */
 int gcr_job_stopped(struct gcr_job *job);
 /*
  * `cancel`: stops the job; @cancellation (NULL: none) waits for its end. -EBUSY: the job is over,

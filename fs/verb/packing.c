@@ -425,7 +425,10 @@ static uint64_t unpacked_bytes(const struct gcr_pack_work *work)
 	return figures.packed_bytes - figures.hole_bytes;
 }
 
-/* Charge a user other than root for the store room that unpacking takes. Lock: packings. */
+/*
+ * For `unpack`: charges the user for the store room that unpacking takes. -EDQUOT, with a message;
+ * root has no limit. Lock: packings.
+ */
 static int take_store_locked(struct gcr_packing *packing, struct gcr_error *error)
 {
 	struct gcr_store *store = packing->job.daemon->store;

@@ -30,7 +30,10 @@ static int result_of(struct undo *undo)
 	return undo->result;
 }
 
-/* Unpack the next piece: 1, or 0 if there is none. A file that has to stay packed is an error. */
+/*
+ * Unpacks the next piece: 1, or 0 if there is none. -ECANCELED without a message: the task is to
+ * stop. Other errors, with a message, also if a file has to stay packed.
+ */
 static int step(struct undo *undo, struct gcr_error *error)
 {
 	const struct gcr_process *process = undo->task->process;

@@ -103,7 +103,8 @@ static bool take_turn(struct turns *turns, struct gcr_process *process)
 /* ---- packing ---- */
 
 /*
- * Returns the time since which the process is frozen; 0: it is not frozen, or packing is of no use.
+ * Returns the time since which the process is frozen, by the real clock in microseconds. 0: the
+ * process is not frozen, or packing is of no use.
  */
 static int64_t may_pack(struct gcr_process *process)
 {
@@ -170,7 +171,10 @@ static bool pack_next(struct reclaim *reclaim)
 
 /* ---- to the disk ---- */
 
-/* Returns the time since which the process is frozen; 0: it is not frozen, or a verb has begun. */
+/*
+ * As may_pack(), for moving packed bytes to the disk. 0: the process is not frozen, or a verb has
+ * begun.
+ */
 static int64_t may_spill(struct gcr_process *process)
 {
 	int64_t since_usec = 0;

@@ -73,7 +73,7 @@ void gcr_task_deadline_passed(struct gcr_task *task);
 
 /*
  * The vote before the point of no return: wait until every task has called this. 0: all tasks have,
- * and this one has to complete its verb. Otherwise a negative errno: roll back.
+ * and this one has to complete its verb. -ECANCELED: roll back.
  */
 int gcr_task_commit(struct gcr_task *task);
 

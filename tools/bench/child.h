@@ -56,13 +56,16 @@ int bench_child_line(const struct bench_paths *paths, struct bench_child *child,
 
 /*
  * Sends one line and reads one line: "ok[ KEY VALUE]..." returns 0; "error WORDS" returns -EBADMSG
- * if WORDS begins with "content ", else -EIO.
+ * if WORDS begins with "content ", else -EIO. Other errors as of bench_child_line().
  */
 int bench_child_ask(const struct bench_paths *paths, struct bench_child *child,
 		    int64_t timeout_usec, const char *question, char ret_line[BENCH_LINE_MAX],
 		    struct gcr_error *error);
 
-/* Reads the answer to the arguments that the child was started with. */
+/*
+ * Reads the answer to the arguments that the child was started with. Results as of
+ * bench_child_ask().
+ */
 int bench_child_answer(const struct bench_paths *paths, struct bench_child *child,
 		       int64_t timeout_usec, char ret_line[BENCH_LINE_MAX],
 		       struct gcr_error *error);

@@ -48,8 +48,8 @@ static int64_t verb_limit(uint64_t bytes)
 /* ---- waiting for a row's conditions ---- */
 
 /*
- * Returns the host memory used by the daemon's store: from statvfs if the store is a separate file
- * system, else from the root's status.
+ * Gets the bytes of host memory that the daemon's store uses: from statvfs if the store is a
+ * separate file system, else from the root's status, read into @text. False: not known.
  */
 static bool store_bytes(const struct bench_mount *mount, char *text, double *ret_bytes)
 {

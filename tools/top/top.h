@@ -84,8 +84,8 @@ void top_sort(struct top_view *view, enum top_order order);
 int top_verb_start(const char *mount, const char *id, const char *verb, struct gcr_error *error);
 
 /*
- * Reads how @verb (freeze, thaw) ended: 0 and ret_words ("ok", or the line of `error`); -EAGAIN:
- * still under way.
+ * Reads how @verb (freeze, thaw) ended: 0 and ret_words ("ok", or the line of `error`). -EAGAIN:
+ * still under way; other -errno: the files of the process cannot be read.
  */
 int top_verb_result(const char *mount, const char *id, const char *verb,
 		    char ret_words[GCR_ERROR_WORDS_MAX]);

@@ -24,8 +24,8 @@
 #include "lib/trusted_path.h"
 
 /*
- * Each of these returns 0 and a path, which the caller frees, or no path (*ret_path stays as it
- * is): there is none; or -errno, with a message.
+ * Finds the path of a mount. This function and the next two return 0 and *ret_path, which the
+ * caller frees (unchanged: there is no such path), or -errno with a message.
  */
 static int find_mount(char **ret_path, struct gcr_error *error)
 {

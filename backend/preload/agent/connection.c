@@ -110,9 +110,10 @@ static int connect_to(const struct sockaddr_un *place)
 }
 
 /*
- * The variables of another user may be set (in a shell of root's, for instance), and that user may
- * listen where they point to. The library registers with no daemon of another user, since the
- * daemon gets all memory of the program. Below /run only root makes a directory.
+ * Connects to the daemon at @place. Returns the socket or -errno; -EPERM: another user's daemon
+ * listens there, which would get all memory of the program. The variables of another user may be
+ * set (in a shell of root's, for instance), and that user may listen where they point to. Below
+ * /run only root makes a directory, so a place there needs no such check.
  */
 static int connect_to_daemon(const struct place *place)
 {

@@ -27,7 +27,7 @@
  */
 static uint64_t start_ticks;
 
-/* Start time of this process; 0 if it is not known, for want of a descriptor, say. */
+/* The start time of this process, in clock ticks; 0: not known, for want of a descriptor, say. */
 static uint64_t find_start_ticks(void)
 {
 	struct gcr_proc_stat stat;

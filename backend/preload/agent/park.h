@@ -13,8 +13,8 @@
 #include "lib/error.h"
 
 /*
- * Checks that nothing else of the library prevents a dump (-EOPNOTSUPP, with a message), and marks
- * the page as parked.
+ * Checks that nothing else of the library prevents a dump, and marks the page as parked.
+ * -EOPNOTSUPP, with a message; -EAGAIN: no descriptor is free.
  */
 int gcr_park_begin(struct gcr_error *error);
 

@@ -33,8 +33,7 @@ static uid_t overflow_id(void)
 	return *text ? (uid_t)strtoul(text, NULL, 10) : OVERFLOW_DEFAULT;
 }
 
-/* Does our user namespace know all users? Its map has one line then: 0, 0, and how many there are.
- */
+/* Does our user namespace know all users? Its map then has one line: 0, 0 and their number. */
 static bool knows_all_users(void)
 {
 	char text[TEXT_BYTES];
@@ -47,8 +46,8 @@ static bool knows_all_users(void)
 }
 
 /*
- * Is @uid the only user of this program? One of root's that acts as a user for a moment
- * (seteuid(2)) is root's.
+ * Is @uid the real, effective and saved id of this program? A program of root's that acts as a user
+ * for a moment (seteuid(2)) remains root's.
  */
 static bool is_only_ours(uid_t uid)
 {

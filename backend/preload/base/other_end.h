@@ -5,9 +5,9 @@
 
 /*
  * Does the process that has connected, or listens, at the other end of @socket belong to root or to
- * this process's own user? 0; -EPERM: to another user, to one of the several whose real, effective
- * and saved ids this process has, or, in a user namespace, to one whom the namespace does not know;
- * other -errno.
+ * this process's own user? 0; -EPERM: no. -EPERM also if this process has ids of several users and
+ * the other end is one of these, or if the user namespace does not know the user of the other end.
+ * Other -errno: not known.
  */
 int gcr_other_end_trusted(int socket);
 

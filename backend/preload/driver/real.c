@@ -86,8 +86,9 @@ static void *open_loaded(const char *name, int flags)
 }
 
 /*
- * Returns a handle of the driver's library, which the caller closes; NULL: it is not loaded.
- * @function: one of the driver's functions, by which a library of another name is found; or NULL.
+ * Returns a handle of the driver's library, which the caller closes; NULL: the driver is not
+ * loaded. @function: one of the driver's functions, by which a library of another name is found; or
+ * NULL.
  */
 static void *open_driver(void *function, int flags)
 {

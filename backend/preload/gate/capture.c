@@ -165,7 +165,10 @@ static void context_gone(CUcontext context)
 
 GCR_LISTEN(context_gone, context_gone);
 
-/* If the context stays, its captures stay marked: they go when it does. */
+/*
+ * Called before a green context is destroyed: marks its captures. Once the context is gone,
+ * remove_of() removes those; if the context stays, the marks stay, too.
+ */
 static void green_going(CUcontext context)
 {
 	if (count() == 0)

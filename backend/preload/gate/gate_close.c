@@ -115,7 +115,8 @@ static int say_inside(int r, struct gcr_error *error)
 /*
  * Closes the gate and waits until no thread is inside. Without @despite_captures also returns 0
  * when a capture is open: a thread that is inside may wait for others, which must pass the gate to
- * end it.
+ * end it. Errors, with a message: those of pause_a_little(); -EOPNOTSUPP: membarrier(2) does not
+ * work, and the gate is open again.
  */
 static int close_and_drain(struct patience *patience, bool despite_captures,
 			   struct gcr_error *error)

@@ -103,8 +103,8 @@ static bool get(size_t i, struct green *ret_green)
 }
 
 /*
- * Removes the entry at @i if its green context is destroyed; its work may still be running. False:
- * it is not.
+ * Removes the entry at @i if its green context is destroyed; the context's work may still be
+ * running. False: no such entry, or the context is not destroyed.
  */
 static bool take_destroyed(size_t i, struct green *ret_green)
 {
@@ -139,9 +139,9 @@ bool gcr_green_is_owner(CUcontext context)
 }
 
 /*
- * The documentation does not say whether the driver still knows a green context that was not
- * destroyed before its primary context. If there is one, the process can only be frozen by the
- * engine `driver` from now on.
+ * Called when the primary context of @device is gone: removes its green contexts from the list. If
+ * the program has not destroyed one of them before, the process can only be frozen by the engine
+ * `driver` from now on: the documentation does not say whether the driver still knows that one.
  */
 static void primary_gone(CUdevice device)
 {

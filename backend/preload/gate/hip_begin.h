@@ -14,7 +14,7 @@
 #ifdef GCR_HIP
 bool gcr_hip_begin(void);
 
-/* The last attempt to initialise HIP has failed, or has not. */
+/* Notes whether the last attempt to initialise HIP has failed. */
 void gcr_hip_set_failed(bool failed);
 #else
 static inline bool gcr_hip_begin(void)

@@ -7,7 +7,10 @@
 
 #include "backend/rocm/adapt.h"
 
-/* Called before a stream capture begins: waits until an abandoned thread can no longer break it. */
+/*
+ * Called before a stream capture begins. If the agent has abandoned its thread that waits for the
+ * GPU, waits until this thread can no longer invalidate the capture.
+ */
 void gcr_hip_idle_let_pass(void);
 
 #else

@@ -51,14 +51,17 @@ void gcr_thread_submitted_counted(void);
 
 /*
  * For the thread that closes the gate. After gcr_threads_fence(), gcr_threads_inside() sees every
- * thread that did not see the gate closed. gcr_threads_inside() returns for one of the threads
- * inside the entry point, as in its slot, and the thread's id (0: not known). -errno: no such fence
- * is available.
+ * thread that did not see the gate closed. -errno: no such fence is available.
+ * gcr_threads_inside(): is any thread inside a driver call? *ret_inside is the call of one such
+ * thread, as in its slot, and *ret_tid the thread's id (0: not known).
  */
 int gcr_threads_fence(void);
 bool gcr_threads_inside(uint32_t *ret_inside, uint32_t *ret_tid);
 
-/* Does a thread wait at the closed gate that a closing gate would let through? */
+/*
+ * Does a thread that may be the driver's wait at the closed gate? A gate that is only closing lets
+ * such a thread through.
+ */
 bool gcr_threads_held(void);
 
 #define gcr_likely(condition) __builtin_expect(!!(condition), 1)

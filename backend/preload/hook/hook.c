@@ -82,8 +82,8 @@ static void *answer_unknown_next(void *handle, const char *name)
 }
 
 /*
- * Answers RTLD_NEXT from an object behind this library, where only the driver's function would be
- * found.
+ * Answers a look-up with RTLD_NEXT by an object behind this library: returns the wrapper, since a
+ * real look-up from there would find the driver's function only.
  */
 static void *answer_own(void *handle, const char *name)
 {

@@ -20,7 +20,8 @@ struct gcr_hold_range {
 
 /*
  * From gcr_hold_begin() to gcr_hold_pause() new ranges can be held; ranges that are held stay so
- * after the pause. -EOPNOTSUPP, with a message: the process lacks the privilege.
+ * after the pause. Errors, with a message: -EOPNOTSUPP: the process lacks the privilege; -EIO: the
+ * program has closed a descriptor of ours; -ENOMEM, ...
  */
 int gcr_hold_begin(struct gcr_error *error);
 void gcr_hold_pause(void);

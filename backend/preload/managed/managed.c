@@ -125,8 +125,8 @@ static void destroy(struct gcr_managed *managed)
 GCR_DEFINE_CLEANUP(struct gcr_managed *, destroy);
 
 /*
- * The driver has put memory at these addresses: older entries there were freed without the library
- * noticing.
+ * Drops the entries in [start, end), where the driver has just put memory: their own memory was
+ * freed without the library noticing.
  */
 static void drop_overlapping(CUdeviceptr start, CUdeviceptr end)
 {
@@ -217,9 +217,10 @@ int gcr_managed_table(struct gcr_managed *const **ret_allocations, size_t *ret_c
 }
 
 /*
- * Puts bytes into @fd that may be in the piece's present file only, as a daemon which has died
- * since was not able to put them into the store. If the program has closed the present file, @fd
- * must have the bytes already.
+ * Copies to @fd the piece's present file, which alone may have the last bytes of the program's
+ * threads: a daemon that has died since could not put them into the store. If the program has
+ * closed the present file, checks that @fd has those bytes already. -EIO, ...: some bytes are
+ * missing; with a message.
  */
 static int put_newer(const struct gcr_managed_piece *piece, int fd, struct gcr_error *error)
 {

@@ -23,7 +23,7 @@ uint64_t gcr_managed_page_hash(const char *page);
 
 /*
  * Does the file have the pages with these hashes, for @count pages from its start? A page whose
- * hash is 0 may have any bytes. -EIO: it lacks one.
+ * hash is 0 may have any bytes. -EIO: the file lacks one of the pages, or cannot be read.
  */
 int gcr_managed_file_check(int fd, const uint64_t *hashes, size_t count);
 

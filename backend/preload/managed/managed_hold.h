@@ -77,7 +77,8 @@ size_t gcr_saved_ranges(const struct gcr_place *places, size_t count,
 
 /*
  * Prepares everything that gcr_saved_hold() needs for @parts and @ranges; also makes the ranges'
- * `memory`, which must not be set yet.
+ * `memory`, which must not be set yet. Errors, with a message: -ENOMEM, ...; gcr_saved_finish()
+ * frees the parts that a failed call has made.
  */
 int gcr_saved_prepare(struct gcr_saved_all *saved, struct gcr_error *error);
 

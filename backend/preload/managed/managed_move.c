@@ -233,8 +233,9 @@ static int make_parts(struct gcr_saved_all *saved, struct gcr_error *error)
 }
 
 /*
- * Copies the parts of one block to the files. *ret_certain: the CPU cannot have written to the
- * block during the copy.
+ * Copies the parts of one block to the files. *ret_mapped: the CPU had some of the block mapped at
+ * the beginning. *ret_certain: the CPU cannot have written to the block during the copy. Errors,
+ * with a message.
  */
 static int save_once(char *bounce, struct gcr_saved *parts, size_t count, bool *ret_mapped,
 		     bool *ret_certain, struct gcr_error *error)
@@ -333,8 +334,9 @@ static char *get_bounce(struct gcr_error *error)
 }
 
 /*
- * Blocks with small memory are held as a whole. If a block contained memory unknown to the library,
- * the driver would neither give the block back nor map it again.
+ * Refuses other memory in [start, end), between places: blocks with small memory are held as a
+ * whole, and the driver would neither give back nor map again a block with memory that the library
+ * does not know. -EOPNOTSUPP, with a message.
  */
 static int check_gap(CUdeviceptr start, CUdeviceptr end, struct gcr_error *error)
 {
@@ -490,7 +492,10 @@ static int load(char *bounce, size_t index, struct gcr_error *error)
 	return r;
 }
 
-/* Makes and loads all places that are not there, with their old attributes. */
+/*
+ * Makes and loads all places that are not there, with their old attributes. On errors, with a
+ * message, the places that were made are freed again; -ENOTRECOVERABLE if that failed.
+ */
 static int bring_in(char *bounce, struct gcr_error *error)
 {
 	_cleanup_free_ bool *was_there = calloc(move.count, sizeof(*was_there));
@@ -519,8 +524,9 @@ static int bring_in(char *bounce, struct gcr_error *error)
 /* ---- pages that threads get while they are being stopped ---- */
 
 /*
- * Fills a page that a thread touched from its file: see gcr_hold_serve(). Called by another thread
- * of the library; pieces and files do not change while it may be called.
+ * Reads a page that a thread has touched from its file to @data: see gcr_hold_serve(). Called by
+ * another thread of the library; pieces and files do not change while it may be called. -EBADF: the
+ * program has closed the file; -EIO, ...
  */
 static int read_page(uintptr_t page, void *data)
 {

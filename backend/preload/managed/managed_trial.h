@@ -24,7 +24,7 @@ int gcr_managed_try(const struct gcr_place *originals, size_t count,
 		    const struct gcr_place_chunk *original_chunks, size_t chunk_count,
 		    bool *ret_tells_touch, struct gcr_error *error);
 
-/* The driver has given the chunk back, and its range is held. */
+/* Has the driver given the chunk back, and is the chunk's whole range held? */
 bool gcr_managed_is_given_back(const struct gcr_place_chunk *chunk);
 
 #endif

@@ -323,7 +323,8 @@ static int put_chunk(struct placing *placing, const struct gcr_place_chunk *chun
 /* ---- roll back ---- */
 
 /*
- * Frees everything made in the chunk since @was_there; if nothing is left, all of it is held again.
+ * Frees everything made in the chunk since @was_there; if nothing is left, all of the chunk is held
+ * again. -ENOTRECOVERABLE, with a message.
  */
 static int undo_chunk(struct placing *placing, const struct gcr_place_chunk *chunk,
 		      const bool *was_there)
@@ -416,6 +417,7 @@ static size_t smallest(const struct placing *placing, const struct gcr_place_chu
 
 /*
  * Fills one chunk, in two attempts: gaps that took memory in the first are filled for the second.
+ * -EADDRNOTAVAIL, -ENOMEM, ...: nothing is left in the chunk; -ENOTRECOVERABLE: see undo_chunk().
  */
 static int place_chunk(struct placing *placing, const struct gcr_place_chunk *chunk,
 		       const bool *was_there)

@@ -32,10 +32,7 @@ static inline void gcr_pool_freed(struct gcr_pool *pool, CUdeviceptr pointer, CU
  * thread.
  */
 struct gcr_pool *gcr_pool_take(CUdeviceptr pointer);
-/*
- * Called after the free: it has been done, or @result says that the driver refused it. @pool may be
- * NULL.
- */
+/* Called after the driver's free of @pointer, with its @result. @pool may be NULL. */
 void gcr_pool_freed(struct gcr_pool *pool, CUdeviceptr pointer, CUresult result);
 
 #endif

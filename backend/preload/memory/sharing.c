@@ -96,8 +96,8 @@ static CUcontext current_context(void)
 /* ---- dma-bufs ---- */
 
 /*
- * Counts the memory of the range: memory of the table until it is freed, the driver's own also. The
- * driver makes no dma-buf of more than one piece of its own memory.
+ * Counts the memory of the range as shared, until it is freed: all memory of the table, and one
+ * piece of the driver's own. The driver makes no dma-buf of more than one piece of its own memory.
  */
 static void note_range(CUdeviceptr start, size_t bytes)
 {
