@@ -73,18 +73,37 @@ int swap_end_error(const struct swap_end *end, struct gcr_error *error)
 			     end->result, end->words);
 }
 
+/*
+ * Reads the file @name of a process's directory; the caller frees the text. -ESRCH: the process has
+ * ended.
+ */
+static int read_file_of(const char *mount, int pid, const char *name, char **ret_text,
+			struct gcr_error *error)
+{
+	_cleanup_free_ char *path = NULL;
+	int result;
+
+	if (asprintf(&path, "%s/%d/%s", mount, pid, name) < 0)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_file_read(path, ret_text, NULL);
+	if (result == -ENOENT || result == -ESRCH)
+		return gcr_error_set(error, ESRCH, "it has ended");
+	if (result < 0)
+		return gcr_error_set(error, -result, "%s cannot be read: %s", path,
+				     strerror(-result));
+	return 0;
+}
+
 int swap_find_end(const char *mount, int pid, const char *verb, const char *stamp,
 		  struct gcr_error *error)
 {
-	_cleanup_free_ char *path = NULL;
 	_cleanup_free_ char *text = NULL;
 	char *rest, *line;
 	struct swap_end end, found = {0};
+	int result = read_file_of(mount, pid, "events", &text, error);
 
-	if (asprintf(&path, "%s/%d/events", mount, pid) < 0)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	if (gcr_file_read(path, &text, NULL) < 0)
-		return gcr_error_set(error, ESRCH, "it has ended");
+	if (result < 0)
+		return result;
 	rest = text;
 	while ((line = strsep(&rest, "\n")))
 		if (swap_parse_end(line, &end) && !strcmp(end.verb, verb) &&
@@ -95,15 +114,11 @@ int swap_find_end(const char *mount, int pid, const char *verb, const char *stam
 
 int swap_read_error(const char *mount, int pid, struct gcr_error *error)
 {
-	_cleanup_free_ char *path = NULL;
 	_cleanup_free_ char *text = NULL;
-	int result;
+	int result = read_file_of(mount, pid, "error", &text, error);
 
-	if (asprintf(&path, "%s/%d/error", mount, pid) < 0)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	result = gcr_file_read(path, &text, NULL);
 	if (result < 0)
-		return gcr_error_set(error, ESRCH, "it has ended");
+		return result;
 	if (!strncmp(text, "ok", 2))
 		return 0;
 	return gcr_error_set(error, swap_errno(text, strcspn(text, ":\n")), "%.*s",
