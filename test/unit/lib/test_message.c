@@ -13,6 +13,7 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/message.h"
+#include "test/unit/descriptors.h"
 #include "test/unit/test.h"
 
 static struct gcr_message message; /* too large for each test's stack frame */
@@ -22,15 +23,16 @@ static void make_pair(int pair[2])
 	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
 }
 
-static int count_open(void)
+/* Makes a pair of sockets, and lets all of @fds be the first one. */
+static void make_pair_and_fds(int *ret_one, int *ret_other, int *fds, size_t count)
 {
-	_cleanup_closedir_ DIR *dir = opendir("/proc/self/fd");
-	int count = 0;
+	int pair[2];
 
-	CHECK(dir);
-	while (readdir(dir))
-		count++;
-	return count;
+	make_pair(pair);
+	*ret_one = pair[0];
+	*ret_other = pair[1];
+	for (size_t i = 0; i < count; i++)
+		fds[i] = pair[0];
 }
 
 /* Send a packet as a broken or hostile peer might. */
@@ -89,15 +91,11 @@ static void test_round_trip(void)
 static void test_descriptors(void)
 {
 	_cleanup_close_ int one = -1, other = -1;
-	int pair[2], fds[GCR_MESSAGE_FDS_MAX + 1];
-	int before;
+	int fds[GCR_MESSAGE_FDS_MAX + 1];
+	size_t before;
 
-	make_pair(pair);
-	one = pair[0];
-	other = pair[1];
-	for (size_t i = 0; i < GCR_ARRAY_SIZE(fds); i++)
-		fds[i] = one;
-	before = count_open();
+	make_pair_and_fds(&one, &other, fds, GCR_ARRAY_SIZE(fds));
+	before = count_descriptors();
 
 	CHECK(gcr_message_send(one, 1, 1, NULL, 0, fds, GCR_MESSAGE_FDS_MAX) == 0);
 	CHECK(gcr_message_receive(other, 0, -1, &message) == 0);
@@ -107,7 +105,7 @@ static void test_descriptors(void)
 	close(TAKE_FD(message.fds[3]));
 	gcr_message_close_fds(&message);
 	gcr_message_close_fds(&message);
-	CHECK(count_open() == before);
+	CHECK(count_descriptors() == before);
 
 	CHECK(gcr_message_send(one, 1, 1, NULL, 0, fds, GCR_MESSAGE_FDS_MAX + 1) == -EMSGSIZE);
 }
@@ -116,22 +114,18 @@ static void test_descriptors(void)
 static void test_credentials(void)
 {
 	_cleanup_close_ int one = -1, other = -1;
-	int pair[2], fds[GCR_MESSAGE_FDS_MAX], on = 1;
-	int before;
+	int fds[GCR_MESSAGE_FDS_MAX], on = 1;
+	size_t before;
 
-	make_pair(pair);
-	one = pair[0];
-	other = pair[1];
-	for (size_t i = 0; i < GCR_ARRAY_SIZE(fds); i++)
-		fds[i] = one;
+	make_pair_and_fds(&one, &other, fds, GCR_ARRAY_SIZE(fds));
 	CHECK(setsockopt(other, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) == 0);
-	before = count_open();
+	before = count_descriptors();
 
 	CHECK(gcr_message_send(one, 1, 1, NULL, 0, fds, GCR_MESSAGE_FDS_MAX) == 0);
 	CHECK(gcr_message_receive(other, 0, -1, &message) == 0);
 	CHECK(message.fds_count == GCR_MESSAGE_FDS_MAX);
 	gcr_message_close_fds(&message);
-	CHECK(count_open() == before);
+	CHECK(count_descriptors() == before);
 }
 
 static void test_malformed(void)
@@ -148,13 +142,14 @@ static void test_malformed(void)
 	};
 	static char huge[sizeof(good) + GCR_MESSAGE_PAYLOAD_MAX + 1];
 	_cleanup_close_ int one = -1, other = -1;
-	int pair[2], before;
+	size_t before;
+	int pair[2];
 
 	make_pair(pair);
 	one = pair[0];
 	other = pair[1];
 	memset(&packet, 0, sizeof(packet));
-	before = count_open();
+	before = count_descriptors();
 
 	for (int flaw = 0; flaw < 8; flaw++) {
 		size_t bytes = sizeof(packet), fds_count = 2;
@@ -193,7 +188,7 @@ static void test_malformed(void)
 		send_raw(one, what, bytes, one, fds_count);
 		CHECK(gcr_message_receive(other, 0, -1, &message) == -EPROTO);
 		CHECK(message.fds_count == 0);
-		CHECK(count_open() == before);
+		CHECK(count_descriptors() == before);
 	}
 
 	/* The socket is still usable. */
@@ -206,7 +201,8 @@ static void test_malformed(void)
 static void test_end(void)
 {
 	_cleanup_close_ int one = -1, other = -1;
-	int pair[2], before;
+	size_t before;
+	int pair[2];
 
 	make_pair(pair);
 	one = pair[0];
@@ -214,13 +210,13 @@ static void test_end(void)
 
 	/* Messages sent before the peer closed still arrive. */
 	CHECK(gcr_message_send(other, 5, 6, NULL, 0, NULL, 0) == 0);
-	before = count_open();
+	before = count_descriptors();
 	send_raw(other, "", 0, other, 1);
 	close(TAKE_FD(other));
 	CHECK(gcr_message_receive(one, -1, -1, &message) == 0);
 	CHECK(gcr_message_receive(one, -1, -1, &message) == -EPIPE);
 	CHECK(gcr_message_receive(one, -1, -1, &message) == -EPIPE);
-	CHECK(count_open() == before - 1);
+	CHECK(count_descriptors() == before - 1);
 	/* No SIGPIPE, which would end this test. */
 	CHECK(gcr_message_send(one, 5, 6, NULL, 0, NULL, 0) == -EPIPE);
 }

@@ -63,17 +63,23 @@ static void ask(enum worker_verb verb)
 	worker_ask(verb, NULL, 0, NULL, 0, &answer);
 }
 
+/* Starts with a worker that holds nothing; the results are the free VRAM and the descriptors. */
+static void begin(size_t *ret_free, unsigned *ret_descriptors)
+{
+	use_device(0);
+	worker_start();
+	ask(WORKER_DROP);
+	*ret_free = free_bytes();
+	*ret_descriptors = open_descriptors();
+}
+
 /* The memory moves out and in three times, together with the driver's own checkpoint. */
 static void cycle(void)
 {
 	size_t before, with_worker, used;
 	unsigned descriptors;
 
-	use_device(0);
-	worker_start();
-	ask(WORKER_DROP);
-	before = free_bytes();
-	descriptors = open_descriptors();
+	begin(&before, &descriptors);
 	allocate(100);
 	used = before - free_bytes();
 	CHECK(!imported());
@@ -107,11 +113,7 @@ static void undone(void)
 	unsigned descriptors;
 	size_t before;
 
-	use_device(0);
-	worker_start();
-	ask(WORKER_DROP);
-	before = free_bytes();
-	descriptors = open_descriptors();
+	begin(&before, &descriptors);
 	allocate(7);
 	for (unsigned round = 0; round < 3; round++) {
 		hand_over();
