@@ -83,6 +83,7 @@ void bench_progress(const struct bench *bench, const char *format, ...)
 	fputc('\n', stderr);
 }
 
+/* A note or a failure goes to standard error, and behind the @count others of its kind. */
 __attribute__((format(printf, 6, 0))) static void remark(const struct bench *bench,
 							 struct bench_remark *remarks,
 							 unsigned int *count, const char *prefix,

@@ -18,21 +18,21 @@
 
 static struct gcr_message message; /* too large for each test's stack frame */
 
-static void make_pair(int pair[2])
-{
-	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
-}
-
-/* Makes a pair of sockets, and lets all of @fds be the first one. */
-static void make_pair_and_fds(int *ret_one, int *ret_other, int *fds, size_t count)
+/* The results are the sockets of a new pair. */
+static void make_pair(int *ret_one, int *ret_other)
 {
 	int pair[2];
 
-	make_pair(pair);
+	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
 	*ret_one = pair[0];
 	*ret_other = pair[1];
+}
+
+/* All of @fds become the same descriptor. */
+static void fill(int *fds, size_t count, int fd)
+{
 	for (size_t i = 0; i < count; i++)
-		fds[i] = pair[0];
+		fds[i] = fd;
 }
 
 /* Send a packet as a broken or hostile peer might. */
@@ -63,11 +63,8 @@ static void test_round_trip(void)
 {
 	static uint8_t payload[GCR_MESSAGE_PAYLOAD_MAX + 1];
 	_cleanup_close_ int one = -1, other = -1;
-	int pair[2];
 
-	make_pair(pair);
-	one = pair[0];
-	other = pair[1];
+	make_pair(&one, &other);
 	for (size_t i = 0; i < sizeof(payload); i++)
 		payload[i] = (uint8_t)(i * 7);
 
@@ -94,7 +91,8 @@ static void test_descriptors(void)
 	int fds[GCR_MESSAGE_FDS_MAX + 1];
 	size_t before;
 
-	make_pair_and_fds(&one, &other, fds, GCR_ARRAY_SIZE(fds));
+	make_pair(&one, &other);
+	fill(fds, GCR_ARRAY_SIZE(fds), one);
 	before = count_descriptors();
 
 	CHECK(gcr_message_send(one, 1, 1, NULL, 0, fds, GCR_MESSAGE_FDS_MAX) == 0);
@@ -117,7 +115,8 @@ static void test_credentials(void)
 	int fds[GCR_MESSAGE_FDS_MAX], on = 1;
 	size_t before;
 
-	make_pair_and_fds(&one, &other, fds, GCR_ARRAY_SIZE(fds));
+	make_pair(&one, &other);
+	fill(fds, GCR_ARRAY_SIZE(fds), one);
 	CHECK(setsockopt(other, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) == 0);
 	before = count_descriptors();
 
@@ -143,11 +142,8 @@ static void test_malformed(void)
 	static char huge[sizeof(good) + GCR_MESSAGE_PAYLOAD_MAX + 1];
 	_cleanup_close_ int one = -1, other = -1;
 	size_t before;
-	int pair[2];
 
-	make_pair(pair);
-	one = pair[0];
-	other = pair[1];
+	make_pair(&one, &other);
 	memset(&packet, 0, sizeof(packet));
 	before = count_descriptors();
 
@@ -202,11 +198,8 @@ static void test_end(void)
 {
 	_cleanup_close_ int one = -1, other = -1;
 	size_t before;
-	int pair[2];
 
-	make_pair(pair);
-	one = pair[0];
-	other = pair[1];
+	make_pair(&one, &other);
 
 	/* Messages sent before the peer closed still arrive. */
 	CHECK(gcr_message_send(other, 5, 6, NULL, 0, NULL, 0) == 0);
@@ -230,12 +223,10 @@ static void test_waiting(void)
 {
 	struct sigaction action = {.sa_handler = ignore};
 	_cleanup_close_ int one = -1, other = -1, wake = -1, waker = -1;
-	int pair[2], pipes[2];
+	int pipes[2];
 	int64_t start_usec;
 
-	make_pair(pair);
-	one = pair[0];
-	other = pair[1];
+	make_pair(&one, &other);
 	CHECK(pipe2(pipes, O_CLOEXEC) == 0);
 	wake = pipes[0];
 	waker = pipes[1];
@@ -263,11 +254,9 @@ static void test_waiting(void)
 static void test_full_socket(void)
 {
 	_cleanup_close_ int one = -1, other = -1;
-	int pair[2], r = 0;
+	int r = 0;
 
-	make_pair(pair);
-	one = pair[0];
-	other = pair[1];
+	make_pair(&one, &other);
 	CHECK(fcntl(one, F_SETFL, O_NONBLOCK) == 0);
 	for (int i = 0; r == 0 && i < 1000000; i++)
 		r = gcr_message_send(one, 5, 6, NULL, 0, NULL, 0);
@@ -283,11 +272,8 @@ static void test_versions(void)
 		struct gcr_result result;
 		char newer[100];
 	} longer;
-	int pair[2];
 
-	make_pair(pair);
-	one = pair[0];
-	other = pair[1];
+	make_pair(&one, &other);
 
 	memset(&longer, 'x', sizeof(longer));
 	longer.result.error = 5;

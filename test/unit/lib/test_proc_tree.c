@@ -210,7 +210,7 @@ static void test_orphan(void)
 	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 0) == 0);
 }
 
-/* Starts a process that starts and ends children all the time. */
+/* The result is the pid of a new process that starts and ends children all the time. */
 static pid_t start_forking(void)
 {
 	pid_t pid = fork();

@@ -63,7 +63,7 @@ static void ask(enum worker_verb verb)
 	worker_ask(verb, NULL, 0, NULL, 0, &answer);
 }
 
-/* Starts with a worker that holds nothing; the results are the free VRAM and the descriptors. */
+/* The worker starts with nothing; the results are the free VRAM and the number of descriptors. */
 static void begin(size_t *ret_free, unsigned *ret_descriptors)
 {
 	use_device(0);
@@ -134,16 +134,25 @@ static void undone(void)
 	expect_nothing_left(before, descriptors);
 }
 
+/* The memory is allocated, without a worker; the result is the number of descriptors. */
+static unsigned begin_alone(unsigned seed)
+{
+	unsigned descriptors;
+
+	use_device(0);
+	allocate(seed);
+	descriptors = open_descriptors();
+	look();
+	return descriptors;
+}
+
 /* The memory is exported, not unmapped, and the freeze is abandoned. */
 static void only_exported(void)
 {
 	unsigned descriptors;
 	int fds[5];
 
-	use_device(0);
-	allocate(7);
-	descriptors = open_descriptors();
-	look();
+	descriptors = begin_alone(7);
 	DONE(memory()->export(0, 5, fds, &failure));
 	CHECK(open_descriptors() == descriptors + 5);
 	for (int i = 0; i < 5; i++)
@@ -241,10 +250,7 @@ static void export_fails(void)
 	unsigned descriptors;
 	int fds[5];
 
-	use_device(0);
-	allocate(1);
-	descriptors = open_descriptors();
-	look();
+	descriptors = begin_alone(1);
 	expect_failure(memory()->export(0, 5, fds, &failure), EIO,
 		       "cuMemExportToShareableHandle: CUDA_ERROR_UNKNOWN");
 	CHECK(open_descriptors() == descriptors && !imported());
@@ -263,10 +269,7 @@ static void unmap_fails(void)
 	unsigned descriptors;
 	int fds[5];
 
-	use_device(0);
-	allocate(1);
-	descriptors = open_descriptors();
-	look();
+	descriptors = begin_alone(1);
 	DONE(memory()->export(0, 5, fds, &failure));
 	expect_failure(memory()->unmap(&failure), EIO, call);
 	CHECK(memory()->complete(&failure));

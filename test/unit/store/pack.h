@@ -159,7 +159,7 @@ static inline void check_account(struct gcr_snapshot *snapshot)
 #define LEFT_PID   1
 #define LEFT_TICKS 77
 
-/* Opens the snapshot that a killed daemon has left. */
+/* The result is the snapshot that a killed daemon has left. */
 static inline struct gcr_snapshot *open_left(void)
 {
 	struct gcr_snapshot *snapshot;

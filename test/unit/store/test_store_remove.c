@@ -188,7 +188,7 @@ static struct gcr_snapshot *adopt(struct gcr_snapshot *snapshot)
 	return adopt_as(GENERATION, snapshot);
 }
 
-/* Discards the last snapshot: the store is empty then. */
+/* The last snapshot is discarded: the store is empty then. */
 static void discard_last(struct gcr_snapshot *snapshot)
 {
 	gcr_snapshot_discard(snapshot);
@@ -196,7 +196,7 @@ static void discard_last(struct gcr_snapshot *snapshot)
 	stop();
 }
 
-/* Starts a store with a snapshot of one file, and adopts it. */
+/* The results are the snapshot of one file in a new store, and another one that adopts the file. */
 static void start_with_two(uint64_t bytes, struct gcr_snapshot **ret_snapshot,
 			   struct gcr_snapshot **ret_other)
 {
