@@ -66,6 +66,15 @@ def name_of(number):
     return 'EOPNOTSUPP' if number == errno.EOPNOTSUPP else errno.errorcode.get(number, str(number))
 
 
+def fails(call, *arguments):
+    """The words of the failure that the call ends with."""
+    try:
+        call(*arguments)
+    except Failure as failure:
+        return str(failure)
+    raise Failure('it did not fail')
+
+
 def error_of(call):
     """The name of the errno that it fails with; 'ok' if it does not."""
     try:

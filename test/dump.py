@@ -271,6 +271,26 @@ def program(machine, *arguments, **options):
     return Program(machine, *(arguments or SMALL), **options).wait_ready()
 
 
+def with_output(machine, name, ours, its):
+    """gpucr-demo whose output is the descriptor @its, of which we read the other end, dumped; its pid."""
+    popen = subprocess.Popen(
+        [*vendor.RUN, *vendor.DEMO, *map(str, SMALL)], stdin=subprocess.DEVNULL, stdout=its, stderr=its,
+        cwd='/', env=machine.env, start_new_session=True)
+    os.close(its)
+    text = b''
+    while text.count(b'\n') < 3:
+        text += os.read(ours, 4096)
+    pid = int(text.split()[1])
+    try:
+        machine.must(pid, f'dump name={name}')
+    except BaseException:
+        try_kill(pid, signal.SIGKILL)
+        raise
+    popen.wait()
+    os.close(ours)
+    return pid
+
+
 def dumped(machine, one, verb='dump'):
     """Dump it; the name of its place."""
     path = machine.path(one.pid)

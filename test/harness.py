@@ -10,11 +10,11 @@ Waiting is on events or on a condition with a deadline; a deadline that passes i
 """
 import dispositions
 from amount import ALL, few
-from checking import Failure, check, equal, error_of, name_of, soon, wait_for
+from checking import Failure, check, equal, error_of, fails, name_of, soon, wait_for
 from files import mounts, open_both, parse_keys, read_file
 from machine import FS_IMMUTABLE_FL, Machine, flags_of, unprotect
-from processes import (LIBC, NOBODY, PR_SET_PDEATHSIG, become, children_of, end_with_us, is_alive, is_root,
-                       show_threads, try_kill, unique, wait_end)
+from processes import (LIBC, NOBODY, PR_SET_PDEATHSIG, become, children_of, end_or_kill, end_with_us, is_alive,
+                       is_root, show_threads, try_kill, unique, wait_end)
 from programs import Demo, Events, Output, Writer
 from runner import SKIPPED, TEST_SEC, go_apart, main
 from skipping import NotHere, OnceIsEnough, Skip, needs_cuda, same_for_both
@@ -24,11 +24,11 @@ MIB = 1 << 20
 
 __all__ = [
     'ALL', 'few',
-    'Failure', 'check', 'equal', 'error_of', 'name_of', 'soon', 'wait_for',
+    'Failure', 'check', 'equal', 'error_of', 'fails', 'name_of', 'soon', 'wait_for',
     'mounts', 'open_both', 'parse_keys', 'read_file',
     'FS_IMMUTABLE_FL', 'Machine', 'flags_of', 'unprotect',
-    'LIBC', 'NOBODY', 'PR_SET_PDEATHSIG', 'become', 'children_of', 'end_with_us', 'is_alive', 'is_root',
-    'show_threads', 'try_kill', 'unique', 'wait_end',
+    'LIBC', 'NOBODY', 'PR_SET_PDEATHSIG', 'become', 'children_of', 'end_or_kill', 'end_with_us',
+    'is_alive', 'is_root', 'show_threads', 'try_kill', 'unique', 'wait_end',
     'Demo', 'Events', 'Output', 'Writer',
     'SKIPPED', 'TEST_SEC', 'go_apart', 'main',
     'NotHere', 'OnceIsEnough', 'Skip', 'needs_cuda', 'same_for_both',

@@ -221,6 +221,12 @@ class Machine:
         return SANITIZER == 'thread' and pid and result in ('EIO', 'EBUSY') and \
             any(some in self.error(pid) for some in words)
 
+    def must_recover(self, demo):
+        """Without faults it is thawed, and goes on with all of its memory."""
+        self.faults()
+        self.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
     def must(self, pid, text):
         result = self.write(pid, text)
         for _ in range(10):

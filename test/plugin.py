@@ -158,6 +158,12 @@ class Place:
         self.programs.append(popen)
         return popen
 
+    def gpu_program(self):
+        """The pid of one that the mount has."""
+        pid = self.program().pid
+        self.mount.add(pid)
+        return pid
+
     def tree(self):
         """A shell with two children."""
         root = self.program('sh', '-c', 'sleep 1000 & sleep 1000 & wait').pid

@@ -63,6 +63,16 @@ def wait_end(popen, seconds=None):
     return popen.wait()
 
 
+def end_or_kill(popen):
+    """It is told to end, and killed if it does not; nobody reads what it says any more."""
+    popen.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        popen.wait(10)
+    popen.kill()
+    popen.wait()
+    popen.stdout.close()
+
+
 def try_kill(pid, number):
     try:
         os.kill(pid, number)

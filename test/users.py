@@ -7,6 +7,17 @@ import subprocess
 from harness import Skip, become, equal, is_root, name_of
 
 
+# How a GPU program of NOBODY's in Python begins; its argument is the library of the driver.
+GPU_PROGRAM = """
+import ctypes, os, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1)
+cuda = ctypes.CDLL(sys.argv[1])
+context = ctypes.c_void_p()
+print(cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), flush=True)
+"""
+
+
 def need_root():
     if not is_root():
         raise Skip('several users are needed')
@@ -31,6 +42,27 @@ def child(call, prepare=None):
     os.waitpid(pid, 0)
     with os.fdopen(read_end, 'rb') as pipe:
         return (pipe.read() or b'\xff')[0]
+
+
+def answer(call, uid, gid=None, groups=()):
+    """What it returns, as text, in a process of this user's with all our descriptors."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if not pid:
+        text = 'died'
+        try:
+            os.setgroups(groups)
+            os.setgid(uid if gid is None else gid)
+            os.setuid(uid)
+            text = str(call())
+        finally:
+            os.write(write_end, text.encode())
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        text = pipe.read()
+    os.waitpid(pid, 0)
+    return text
 
 
 def opened(path, uid=0, flags=os.O_WRONLY, prepare=None):

@@ -160,6 +160,30 @@ def cycle(machine, program, freeze='freeze'):
     program.wait_ticks()
 
 
+def take_turns(machine, running, frozen):
+    """The one that runs is frozen, and the frozen one is thawed."""
+    machine.must(running.pid, 'freeze')
+    machine.must(frozen.pid, 'thaw')
+    frozen.wait_ticks()
+
+
+def repeat_verbs(machine, program):
+    """Each verb twice: the second one has nothing to do."""
+    for verb in 'freeze', 'freeze', 'thaw', 'thaw':
+        machine.must(program.pid, verb)
+    program.wait_ticks()
+
+
+def survive(machine, program, engine):
+    """Frozen and thawed in the middle, its memory is what it was: the program looks."""
+    for _ in range(2):
+        machine.must(program.pid, 'freeze')
+        equal(machine.status(program.pid)['engine'], engine)
+        program.wait_standstill()
+        machine.must(program.pid, 'thaw')
+        program.wait_ticks()
+
+
 def is_frozen(machine, pid):
     return machine.state(pid) == 'frozen'
 

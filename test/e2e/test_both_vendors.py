@@ -204,13 +204,19 @@ def test_the_other_library_is_quicker():
             popen.wait()
 
 
+def frozen_and_left(machine):
+    """Programs of which the one of AMD's was frozen by a daemon that has been killed."""
+    found = programs(machine)
+    machine.must(found[HIP].pid, 'freeze')
+    machine.daemon.kill()
+    machine.daemon.wait()
+    return found
+
+
 def test_a_vendor_that_is_missing():
     """Whose frozen process is alive: a daemon without it does not start, and says so."""
     with vmm.machine(others=1) as machine:
-        found = programs(machine)
-        machine.must(found[HIP].pid, 'freeze')
-        machine.daemon.kill()
-        machine.daemon.wait()
+        found = frozen_and_left(machine)
         try:
             machine.start(env={'GPUCR_SIM_HIP_GPUS': '0'})
         except harness.Failure:
@@ -229,10 +235,7 @@ def test_a_vendor_that_is_missing():
 def test_only_dead_ones_are_missing():
     """One that has ended since does not keep a daemon from starting."""
     with vmm.machine(others=1) as machine:
-        found = programs(machine)
-        machine.must(found[HIP].pid, 'freeze')
-        machine.daemon.kill()
-        machine.daemon.wait()
+        found = frozen_and_left(machine)
         found.pop(HIP).end(signal.SIGKILL)
         machine.start(env={'GPUCR_SIM_HIP_GPUS': '0'})
         equal(machine.status_of_all()['gpus'], '1')

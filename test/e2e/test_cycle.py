@@ -8,6 +8,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
+import vmm
 from harness import MIB, Failure, Machine, check, equal, wait_for
 
 
@@ -55,9 +56,7 @@ def test_no_standard_descriptors():
     with Machine(start=False) as machine:
         machine.start(preexec_fn=lambda: os.closerange(0, 3))
         demo = machine.ready_demo()
-        machine.must(demo.pid, 'freeze')
-        machine.must(demo.pid, 'thaw')
-        demo.wait_ticks()
+        vmm.cycle(machine, demo)
         # Whatever it opens first is not what others write their words to.
         for number in range(3):
             equal(os.readlink(f'/proc/{machine.daemon.pid}/fd/{number}'), '/dev/null')
@@ -74,11 +73,7 @@ def test_ten_cycles():
             machine.must(demo.pid, 'thaw')
             demo.wait_ticks(2)
         equal(len(generations), 10, 'each freeze has a generation')
-        machine.must(demo.pid, 'freeze')
-        machine.must(demo.pid, 'freeze')
-        machine.must(demo.pid, 'thaw')
-        machine.must(demo.pid, 'thaw')
-        demo.wait_ticks()
+        vmm.repeat_verbs(machine, demo)
 
 
 def test_the_commands_of_the_manual():
@@ -103,12 +98,8 @@ def test_make_room_for_another():
         machine.must(first.pid, 'freeze')
         second = machine.ready_demo('--bytes', '150M', '--buffers', 1)
         for _ in range(2):
-            machine.must(second.pid, 'freeze')
-            machine.must(first.pid, 'thaw')
-            first.wait_ticks()
-            machine.must(first.pid, 'freeze')
-            machine.must(second.pid, 'thaw')
-            second.wait_ticks()
+            vmm.take_turns(machine, second, first)
+            vmm.take_turns(machine, first, second)
         second.end()
         wait_for(lambda: second.pid not in machine.pids(), 'it to go')
         machine.must(first.pid, 'thaw')
@@ -367,9 +358,7 @@ def test_programs_without_our_library():
             equal(machine.write(demo.pid, 'dump'), 'EOPNOTSUPP')
             demo.wait_ticks()
             return
-        machine.must(demo.pid, 'freeze')
-        machine.must(demo.pid, 'thaw')
-        demo.wait_ticks()
+        vmm.cycle(machine, demo)
 
 
 def test_registered_with_our_library():

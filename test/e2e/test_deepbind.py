@@ -19,16 +19,6 @@ def start(machine, plugin, *arguments, env=None):
     return program.wait_ready()
 
 
-def survive(machine, program, engine):
-    """Frozen and thawed in the middle, its memory is what it was: the program looks."""
-    for _ in range(2):
-        machine.must(program.pid, 'freeze')
-        equal(machine.status(program.pid)['engine'], engine)
-        program.wait_standstill()
-        machine.must(program.pid, 'thaw')
-        program.wait_ticks()
-
-
 def test_found():
     """Its dlsym, and cuGetProcAddress found by it, are ours."""
     with vmm.machine() as machine:
@@ -40,7 +30,7 @@ def test_found():
                   (machine.path(program.pid, 'snapshot', 'vram', name) for name in
                    os.listdir(machine.path(program.pid, 'snapshot', 'vram')))), 8 * MIB)
         machine.must(program.pid, 'thaw')
-        survive(machine, program, 'vmm')
+        vmm.survive(machine, program, 'vmm')
 
 
 def test_linked():
@@ -48,7 +38,7 @@ def test_linked():
     with vmm.machine() as machine:
         program = start(machine, 'linked')
         wait_for(lambda: machine.status(program.pid)['engine'] == 'vmm', 'engine vmm')
-        survive(machine, program, 'vmm')
+        vmm.survive(machine, program, 'vmm')
 
 
 def test_flag_kept():
@@ -57,10 +47,10 @@ def test_flag_kept():
         program = start(machine, 'linked', env={'GPUCR_PRELOAD_DEEPBIND': '1'})
         # Its library has not even seen cuInit.
         equal(machine.status(program.pid)['engine'], 'driver')
-        survive(machine, program, 'driver')
+        vmm.survive(machine, program, 'driver')
         program = start(machine, 'found', env={'GPUCR_PRELOAD_DEEPBIND': '1'})
         equal(machine.status(program.pid)['engine'], 'driver')
-        survive(machine, program, 'driver')
+        vmm.survive(machine, program, 'driver')
 
 
 def test_name_space():

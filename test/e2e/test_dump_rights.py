@@ -8,6 +8,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
+import users
 from harness import NOBODY, check, equal, error_of, same_for_both, wait_for
 
 SECRET = b'root:$6$what-only-root-may-read$' * 40
@@ -78,20 +79,8 @@ def private_when_root_dumps(machine, one, name):
 
 
 def as_user(call):
-    """In a child that is NOBODY, with group 0; what @call returns, a string."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.setgroups([0])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
-        os.write(writer, str(call()).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, 'rb') as file:
-        text = file.read().decode()
-    os.waitpid(pid, 0)
-    return text
+    """As NOBODY, with group 0; what @call returns, a string."""
+    return users.answer(call, NOBODY, groups=[0])
 
 
 def test_only_a_name():

@@ -131,36 +131,34 @@ def test_short_programs_with_threads():
         hammer(machine, [2], PROGRAMS // 4)
 
 
+def frozen_and_thawed(machine, where):
+    """Programs that have been frozen, and end there; each is thawed when it has been looked at."""
+    for verb in ('freeze', 'freeze data'):
+        fifo = f'{machine.directory}/{verb[-4:]}'
+        os.mkfifo(fifo)
+        program = wait_library(machine, ending(machine, 0, where, fifo).wait_ready(2))
+        machine.must(program.pid, verb)
+        let_end(fifo)
+        yield program
+        check(machine.write(program.pid, 'thaw') in ANSWERS, 'the thaw of one that ends then')
+        ends_well(machine, program)
+    is_forgotten(machine)
+
+
 def test_frozen_in_its_exit():
     """Before the driver's exit handler it is a program like any other."""
     with vmm.machine() as machine:
-        for verb in ('freeze', 'freeze data'):
-            fifo = f'{machine.directory}/{verb[-4:]}'
-            os.mkfifo(fifo)
-            program = wait_library(machine, ending(machine, 0, 'before', fifo).wait_ready(2))
-            machine.must(program.pid, verb)
-            let_end(fifo)
+        for program in frozen_and_thawed(machine, 'before'):
             program.wait_standstill()
             check(program.is_running(), 'it waits at the gate')
-            check(machine.write(program.pid, 'thaw') in ANSWERS, 'the thaw of one that ends then')
-            ends_well(machine, program)
-        is_forgotten(machine)
 
 
 def test_exit_of_a_frozen_program():
     """One that comes to the driver's exit handler while it is frozen waits for its thaw there."""
     with vmm.machine() as machine:
-        for verb in ('freeze', 'freeze data'):
-            fifo = f'{machine.directory}/{verb[-4:]}'
-            os.mkfifo(fifo)
-            program = wait_library(machine, ending(machine, 0, 'main', fifo).wait_ready(2))
-            machine.must(program.pid, verb)
-            let_end(fifo)
+        for program in frozen_and_thawed(machine, 'main'):
             wait_for(lambda p=program: machine.status(p.pid)['wanted_usec'] != '-',
                      'its exit to come to the gate')
-            check(machine.write(program.pid, 'thaw') in ANSWERS, 'the thaw of one that ends then')
-            ends_well(machine, program)
-        is_forgotten(machine)
 
 
 def test_after_the_driver():
@@ -176,6 +174,20 @@ def test_after_the_driver():
         let_end(fifo)
         ends_well(machine, program)
         is_forgotten(machine)
+
+
+def fifo_of(machine):
+    os.mkfifo(f'{machine.directory}/fifo')
+    return f'{machine.directory}/fifo'
+
+
+def end_lost(machine, program):
+    """Its exit is not held up. What it had in VRAM was lost with its driver, which it has."""
+    let_end(f'{machine.directory}/fifo')
+    harness.wait_end(program.popen)
+    machine.demos.remove(program)
+    program.finish()
+    is_forgotten(machine)
 
 
 def test_driver_has_gone_in_a_thaw():
@@ -197,17 +209,7 @@ def test_driver_has_gone_in_a_thaw():
                      'the store to be empty')
             equal(machine.write(program.pid, 'freeze'), 'ESRCH')
             machine.faults()
-            # Its exit is not held up. What it had in VRAM was lost with its driver, which it has.
-            let_end(f'{machine.directory}/fifo')
-            harness.wait_end(program.popen)
-            machine.demos.remove(program)
-            program.finish()
-            is_forgotten(machine)
-
-
-def fifo_of(machine):
-    os.mkfifo(f'{machine.directory}/fifo')
-    return f'{machine.directory}/fifo'
+            end_lost(machine, program)
 
 
 def test_driver_goes_in_a_freeze():
@@ -229,11 +231,7 @@ def test_driver_goes_in_a_freeze():
             check('is ending' in words, words)
             equal(machine.state(program.pid), 'running')
             machine.faults()
-            let_end(f'{machine.directory}/fifo')
-            harness.wait_end(program.popen)
-            machine.demos.remove(program)
-            program.finish()
-            is_forgotten(machine)
+            end_lost(machine, program)
 
 
 def test_without_the_library():

@@ -74,9 +74,7 @@ def test_driver_errors_of_unlock():
         equal(machine.write(demo.pid, 'thaw'), 'EIO')
         equal(machine.state(demo.pid), 'frozen')
         equal(machine.used(), 0)
-        machine.faults()
-        machine.must(demo.pid, 'thaw')
-        demo.wait_ticks()
+        machine.must_recover(demo)
 
 
 def test_driver_error_of_restore():
@@ -91,9 +89,7 @@ def test_driver_error_of_restore():
         check('CUDA_ERROR_UNKNOWN' in words and 'end it' in words, words)
         equal(machine.write(demo.pid, 'freeze'), 'EBUSY')
         # Here it was only pretended: trying again is allowed, and works.
-        machine.faults()
-        machine.must(demo.pid, 'thaw')
-        demo.wait_ticks()
+        machine.must_recover(demo)
 
 
 def test_helper_killed():
@@ -180,9 +176,7 @@ def test_helper_that_cannot_start():
         check('cuInit' in machine.error(demo.pid), machine.error(demo.pid))
         equal(machine.state(demo.pid), 'frozen')
         check('vram_total_bytes' in machine.read('gpus', 0, 'status'), 'the GPUs are still shown')
-        machine.faults()
-        machine.must(demo.pid, 'thaw')
-        demo.wait_ticks()
+        machine.must_recover(demo)
 
 
 def test_no_helper_comes_up_for_a_while():

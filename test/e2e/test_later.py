@@ -18,15 +18,6 @@ def start(machine, what):
     return program
 
 
-def survive(machine, program, engine):
-    for _ in range(2):
-        machine.must(program.pid, 'freeze')
-        equal(machine.status(program.pid)['engine'], engine)
-        program.wait_standstill()
-        machine.must(program.pid, 'thaw')
-        program.wait_ticks()
-
-
 def test_harmless_function():
     """It is named, gets the driver's handle before and after freezes, and costs nothing."""
     with vmm.machine() as machine:
@@ -34,7 +25,7 @@ def test_harmless_function():
         status = machine.status(program.pid)
         equal([status['engine'], status['engine_reason'], status['unknown_functions']],
               ['vmm', '-', 'cuSimMemGetDevice'])
-        survive(machine, program, 'vmm')
+        vmm.survive(machine, program, 'vmm')
 
 
 def test_function_that_may_bind():
@@ -44,7 +35,7 @@ def test_function_that_may_bind():
         status = machine.status(program.pid)
         equal([status['engine'], status['unknown_functions']], ['driver', 'cuSimMemBind'])
         check('cuSimMemBind' in status['engine_reason'], status['engine_reason'])
-        survive(machine, program, 'driver')
+        vmm.survive(machine, program, 'driver')
 
 
 def test_none():
@@ -62,7 +53,7 @@ def refused_until_told(what, words):
         program.wait_ticks()
         os.kill(program.pid, signal.SIGUSR1)
         program.wait_ticks()
-        survive(machine, program, 'vmm')
+        vmm.survive(machine, program, 'vmm')
 
 
 def test_host_pool():

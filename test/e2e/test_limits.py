@@ -34,9 +34,7 @@ def start(machine):
 def start_cycled(machine):
     """One that has been frozen and thawed: the worker is there. And the VRAM in use then."""
     program = start(machine)
-    machine.must(program.pid, 'freeze')
-    machine.must(program.pid, 'thaw')
-    program.wait_ticks()
+    vmm.cycle(machine, program)
     return program, machine.used()
 
 
@@ -79,9 +77,7 @@ def test_not_for_data():
         program = start(machine)
         machine.faults(f'cuCtxSetLimit {AGENT} error=CUDA_ERROR_UNKNOWN action=kill')
         for verb in ['freeze data'] + ['freeze'] * vendor.HIP:
-            machine.must(program.pid, verb)
-            machine.must(program.pid, 'thaw')
-            program.wait_ticks()
+            vmm.cycle(machine, program, verb)
 
 
 def test_one_that_cannot_be_shrunk():
@@ -90,9 +86,7 @@ def test_one_that_cannot_be_shrunk():
         program = start(machine)
         for number in 1, 2:
             machine.faults(f'cuCtxSetLimit {AGENT} nth={number} error=CUDA_ERROR_UNKNOWN')
-            machine.must(program.pid, 'freeze')
-            machine.must(program.pid, 'thaw')
-            program.wait_ticks()
+            vmm.cycle(machine, program)
 
 
 def test_cannot_be_set_back():

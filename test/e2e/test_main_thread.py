@@ -29,6 +29,14 @@ def end_main_thread(demo, end):
     wait_for(lambda: not is_alive(demo.pid), 'the end of the main thread')
 
 
+def frozen_without_main_thread(machine):
+    """A program whose main thread has ended while it was frozen."""
+    demo, end = start(machine)
+    machine.must(demo.pid, 'freeze')
+    end_main_thread(demo, end)
+    return demo
+
+
 def test_while_it_is_frozen():
     """Nothing of it is lost."""
     for vmm in (True, False):
@@ -83,9 +91,7 @@ def test_thread_ends_as_the_driver_looks():
     same_for_both('by which thread the driver finds a process')
     for vmm in (True, False):
         with Machine(vmm=vmm) as machine:
-            demo, end = start(machine)
-            machine.must(demo.pid, 'freeze')
-            end_main_thread(demo, end)
+            demo = frozen_without_main_thread(machine)
             # The first look at it is by the main thread; so is the first Restore.
             machine.watch_faults()
             machine.faults('cuCheckpointProcessRestore where=caller nth=2 error=304',
@@ -102,16 +108,12 @@ def test_no_thread_is_found():
     same_for_both('by which thread the driver finds a process')
     for vmm in (True, False):
         with Machine(vmm=vmm) as machine:
-            demo, end = start(machine)
-            machine.must(demo.pid, 'freeze')
-            end_main_thread(demo, end)
+            demo = frozen_without_main_thread(machine)
             machine.faults('cuCheckpointProcessRestore where=caller error=304',
                            'cuCheckpointProcessGetState where=caller nth=3 times=1000 error=304')
             equal(machine.write(demo.pid, 'thaw timeout=2'), 'EIO')
             check('did not find' in machine.error(demo.pid), machine.error(demo.pid))
-            machine.faults()
-            machine.must(demo.pid, 'thaw')
-            demo.wait_ticks()
+            machine.must_recover(demo)
             equal(machine.state(demo.pid), 'running')
 
 
@@ -119,9 +121,7 @@ def test_found_and_refused():
     """The driver cannot restore it, and that is not taken for a thread that was not found."""
     same_for_both('by which thread the driver finds a process')
     with Machine() as machine:
-        demo, end = start(machine)
-        machine.must(demo.pid, 'freeze')
-        end_main_thread(demo, end)
+        demo = frozen_without_main_thread(machine)
         machine.faults('cuCheckpointProcessRestore where=caller error=304')
         equal(machine.write(demo.pid, 'thaw timeout=2'), 'EIO')
         check('cannot try again' in machine.error(demo.pid), machine.error(demo.pid))

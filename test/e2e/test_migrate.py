@@ -112,6 +112,16 @@ def remote_shell(pair, name, text, **words):
     return path
 
 
+def migrate_by(pair, shell, done, expected):
+    """A program, and what is said of its way to `moved` with this remote shell, which makes the file @done."""
+    program = dumpable_program(pair)
+    program.wait_ticks()
+    status, out, err = pair.migrate(pair.here, pair.there, program.pid, '--rsh', shell, '--name', 'moved')
+    check(os.path.exists(done), f'{status}: {out}{err}')
+    equal(status, expected, err)
+    return program, err
+
+
 def test_there_and_back():
     """It never skips a tick, or makes one twice, and is in one place."""
     with Pair(env=criu.find().env) as pair:
@@ -150,14 +160,9 @@ def test_other_place_of_that_name():
     """What a user puts under the name of a place does not become root's on the other host."""
     same_for_both('what the script does')
     with Pair(env=criu.find().env) as pair:
-        program = dumpable_program(pair)
-        program.wait_ticks()
         own = f'{pair.shared}/own'
         exchanging = remote_shell(pair, 'exchanging', EXCHANGING, own=own)
-        status, out, err = pair.migrate(pair.here, pair.there, program.pid, '--rsh', exchanging,
-                                        '--name', 'moved')
-        check(os.path.exists(f'{own}.done'), f'{status}: {out}{err}')
-        equal(status, 1, err)
+        _, err = migrate_by(pair, exchanging, f'{own}.done', 1)
         check('rsync to' in err, err)
         equal(pair.there.places(), [])
         check('verb thaw' not in pair.there.read('events'), pair.there.read('events'))
@@ -180,14 +185,8 @@ def test_other_place_at_the_end():
     it stays."""
     same_for_both('what the script does')
     with Pair(env=criu.find().env) as pair:
-        program = dumpable_program(pair)
-        program.wait_ticks()
         done = f'{pair.shared}/done'
-        replacing = remote_shell(pair, 'replacing', REPLACING, done=done)
-        status, out, err = pair.migrate(pair.here, pair.there, program.pid, '--rsh', replacing,
-                                        '--name', 'moved')
-        check(os.path.exists(done), f'{status}: {out}{err}')
-        equal(status, 0, err)
+        program, _ = migrate_by(pair, remote_shell(pair, 'replacing', REPLACING, done=done), done, 0)
         equal(pair.here.status('moved')['state'], 'incoming')
         program.wait_ticks()
         pair.here.must_run('rmdir', pair.here.inner_path('moved'))

@@ -15,7 +15,7 @@ import criu
 import harness
 import vendor
 import vmm
-from harness import (BUILD, Failure, check, equal, is_alive, read_file, same_for_both, try_kill,
+from harness import (BUILD, check, equal, fails, is_alive, read_file, same_for_both, try_kill,
                      wait_for)
 from plugin import PLUGIN
 
@@ -120,14 +120,6 @@ def verify(directory):
     done = subprocess.run([f'{BUILD}/tools/gpucr-verify', directory], check=False,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     equal(done.returncode, 0, done.stdout)
-
-
-def fails(call, *arguments):
-    try:
-        call(*arguments)
-    except Failure as failure:
-        return str(failure)
-    raise Failure('it did not fail')
 
 
 def test_there_and_back():

@@ -5,7 +5,6 @@ import os
 import pty
 import signal
 import socket
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -217,23 +216,11 @@ def test_stdio():
     """What it writes after the thaw arrives where root says, behind what was there."""
     same_for_both('what a program has open')
     with dump.machine() as machine:
-        read_end, write_end = os.pipe()
         target = f'{machine.directory}/pipe.out'
         with open(target, 'w', encoding='ascii') as file:
             file.write('before\n')
-        piped = subprocess.Popen(
-            [*vendor.RUN, *vendor.DEMO, *map(str, dump.SMALL)],
-            stdin=subprocess.DEVNULL, stdout=write_end, stderr=write_end, cwd='/', env=machine.env,
-            start_new_session=True)
-        os.close(write_end)
-        text = b''
-        while text.count(b'\n') < 3:
-            text += os.read(read_end, 4096)
-        pid = int(text.split()[1])
+        pid = dump.with_output(machine, 'piped', *os.pipe())
         try:
-            machine.must(pid, 'dump name=piped')
-            piped.wait()
-            os.close(read_end)
             machine.must('piped', f'thaw stdio={target}')
             wait_for(lambda: read_file(target).count(' ok\n') > 2, 'its ticks')
             check(read_file(target).startswith('before\n'), 'what was there is overwritten')
@@ -242,25 +229,13 @@ def test_stdio():
 
 
 def outside(machine, name, kind):
-    """gpucr-demo whose output is a terminal or a socket; (pid, popen, our end)."""
+    """gpucr-demo whose output is a terminal or a socket, dumped; its pid."""
     if kind == 'terminal':
         ours, its = pty.openpty()
     else:
         first, second = socket.socketpair()
         ours, its = first.detach(), second.detach()
-    popen = subprocess.Popen(
-        [*vendor.RUN, *vendor.DEMO, *map(str, dump.SMALL)],
-        stdin=subprocess.DEVNULL, stdout=its, stderr=its, cwd='/', env=machine.env,
-        start_new_session=True)
-    os.close(its)
-    text = b''
-    while text.count(b'\n') < 3:
-        text += os.read(ours, 4096)
-    pid = int(text.split()[1])
-    machine.must(pid, f'dump name={name}')
-    popen.wait()
-    os.close(ours)
-    return pid
+    return dump.with_output(machine, name, ours, its)
 
 
 def test_log_of_terminals_and_sockets():

@@ -13,7 +13,7 @@ import dump
 import harness
 import restore
 import vendor
-from harness import BUILD, check, equal, is_alive, needs_cuda, same_for_both, try_kill, wait_for
+from harness import check, equal, is_alive, needs_cuda, same_for_both, try_kill, wait_for
 
 
 def again(machine):
@@ -54,16 +54,22 @@ def test_criu_fails_without_cgroups():
     criu_fails(1, cgroups=False)
 
 
+def thaws_that_hang(machine, name):
+    """Thaws of a place in which CRIU hangs, once before and once after it has made the processes."""
+    for mode, sign in (('hang-before', 'ran'), ('hang-after', 'made')):
+        machine.restores.set(mode)
+        writer = machine.writer(name, 'thaw')
+        machine.restores.wait(sign)
+        yield mode, sign, writer
+
+
 def test_criu_hangs():
     """cancel, a signal to the writer and timeout= end it."""
     same_for_both('deadlines')
     with restore.machine() as machine:
         one = dump.program(machine)
         name = dump.dumped(machine, one)
-        for mode, sign in (('hang-before', 'ran'), ('hang-after', 'made')):
-            machine.restores.set(mode)
-            writer = machine.writer(name, 'thaw')
-            machine.restores.wait(sign)
+        for mode, sign, writer in thaws_that_hang(machine, name):
             equal(machine.state(name), 'restoring')
             equal(machine.write(name, 'thaw pid=new'), 'EBUSY')
             equal(harness.error_of(lambda: os.rmdir(machine.path(name))), 'EBUSY')
@@ -148,10 +154,7 @@ def test_daemon_stops_in_criu():
     with restore.machine() as machine:
         one = dump.program(machine)
         name = dump.dumped(machine, one)
-        for mode, sign in (('hang-before', 'ran'), ('hang-after', 'made')):
-            machine.restores.set(mode)
-            writer = machine.writer(name, 'thaw')
-            machine.restores.wait(sign)
+        for mode, _, writer in thaws_that_hang(machine, name):
             equal(machine.stop(), 0)
             check(writer.result() != 'ok', mode)
             equal(restore.processes_of(one), set())
@@ -269,18 +272,23 @@ def test_daemon_dies_after_thaw():
                 restore.ends(machine, one, name)
 
 
+def die_in_thaw(machine, name, delay_ms, thaw):
+    """The daemon is killed while the worker makes memory, for so long, for the thaw of a place."""
+    machine.watch_faults()
+    machine.faults(f'cuMemCreate comm=gpucr-worker delay_ms={delay_ms}')
+    writer = machine.writer(name, thaw)
+    machine.wait_faulted()
+    machine.daemon.kill()
+    check(writer.result() != 'ok', 'nobody has said that it is done')
+
+
 def test_daemon_dies_in_thaw_to_another_gpu():
     """Nobody knows any more which one: it is ended."""
     needs_cuda('thaw gpu=, which is refused where queues have to come back to their GPU')
     with restore.machine(gpus=2) as machine:
         one = dump.program(machine)
         name = dump.dumped(machine, one)
-        machine.watch_faults()
-        machine.faults('cuMemCreate comm=gpucr-worker delay_ms=2000')
-        writer = machine.writer(name, 'thaw gpu=0:1')
-        machine.wait_faulted()
-        machine.daemon.kill()
-        check(writer.result() != 'ok', 'nobody has said that it is done')
+        die_in_thaw(machine, name, 2000, 'thaw gpu=0:1')
         machine.faults()
         again(machine)
         restore.check_back(machine, one, name)
@@ -420,12 +428,7 @@ def test_what_lives_on_is_not_made_twice():
     with restore.machine() as machine:
         one = dump.program(machine)
         name = dump.dumped(machine, one)
-        machine.watch_faults()
-        machine.faults('cuMemCreate comm=gpucr-worker delay_ms=3000')
-        writer = machine.writer(name, 'thaw')
-        machine.wait_faulted()
-        machine.daemon.kill()
-        check(writer.result() != 'ok', 'nobody has said that it is done')
+        die_in_thaw(machine, name, 3000, 'thaw')
         cgroup = restore.cgroup_of(name)
         check(cgroup, 'a cgroup')
         pid = os.fork()

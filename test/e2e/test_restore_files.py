@@ -16,6 +16,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
 import restore
+import users
 from harness import BUILD, LIBC, NOBODY, check, equal, same_for_both, wait_for
 from test_restore_whose import HAS_RESOURCE, share_gpu, users_program
 
@@ -107,11 +108,10 @@ def swap_back(directory):
     os.rename(f'{directory}.old', directory)
 
 
-@contextlib.contextmanager
-def swapper(directory, target):
-    """The user swaps the directory when the daemon has read and closed its file f."""
+def swap_at(path, event, directory, target):
+    """The pid of a process of the user's that swaps the directory when this event comes to the path."""
     fd = LIBC.inotify_init()
-    check(LIBC.inotify_add_watch(fd, f'{directory}/f'.encode(), IN_CLOSE_NOWRITE) >= 0, 'inotify')
+    check(LIBC.inotify_add_watch(fd, path.encode(), event) >= 0, 'inotify')
     pid = os.fork()
     if not pid:
         try:
@@ -121,6 +121,13 @@ def swapper(directory, target):
         finally:
             os._exit(0)
     os.close(fd)
+    return pid
+
+
+@contextlib.contextmanager
+def swapper(directory, target):
+    """The user swaps the directory when the daemon has read and closed its file f."""
+    swap_at(f'{directory}/f', IN_CLOSE_NOWRITE, directory, target)
     try:
         yield
     finally:
@@ -128,16 +135,7 @@ def swapper(directory, target):
 
 
 def as_user(call):
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            harness.become(NOBODY)
-            call()
-            status = 0
-        finally:
-            os._exit(status)
-    equal(os.waitpid(pid, 0)[1], 0)
+    equal(users.child(call, lambda: harness.become(NOBODY)), 0)
 
 
 def refused(machine, one, words):
@@ -374,17 +372,7 @@ def test_of_roots():
 @contextlib.contextmanager
 def path_watcher(directory, target):
     """The user swaps the directory when a socket in it has been made and given its owner."""
-    fd = LIBC.inotify_init()
-    check(LIBC.inotify_add_watch(fd, directory.encode(), IN_ATTRIB) >= 0, 'inotify')
-    pid = os.fork()
-    if not pid:
-        try:
-            harness.become(NOBODY)
-            os.read(fd, 4096)
-            swap(directory, target)
-        finally:
-            os._exit(0)
-    os.close(fd)
+    pid = swap_at(directory, IN_ATTRIB, directory, target)
     try:
         yield
     finally:

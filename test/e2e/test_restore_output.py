@@ -48,19 +48,8 @@ def drains(machine):
 @contextlib.contextmanager
 def restored(machine, name, uid):
     """gpucr-demo whose output was a pipe of ours, thawed from a place of this user's. Its pid."""
-    read_end, write_end = os.pipe()
-    popen = subprocess.Popen(
-        [*dump.vendor.RUN, *dump.vendor.DEMO, *map(str, dump.SMALL)], stdin=subprocess.DEVNULL,
-        stdout=write_end, stderr=write_end, cwd='/', env=machine.env, start_new_session=True)
-    os.close(write_end)
-    text = b''
-    while text.count(b'\n') < 3:
-        text += os.read(read_end, 4096)
-    pid = int(text.split()[1])
+    pid = dump.with_output(machine, name, *os.pipe())
     try:
-        machine.must(pid, f'dump name={name}')
-        popen.wait()
-        os.close(read_end)
         if uid:
             # The store keeps whose it is; a user's process is dumped by few CRIUs.
             machine.stop()

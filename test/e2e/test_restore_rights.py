@@ -5,15 +5,15 @@ than theirs."""
 import ctypes
 import errno
 import os
-import socket
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
 import restore
-from harness import LIBC, NOBODY, check, equal, name_of, same_for_both
+from harness import LIBC, NOBODY, check, equal, same_for_both
 from test_restore_whose import dumped_of_user
+from users import opened, write_by
 
 CLONE_NEWUSER, CLONE_NEWPID = 0x10000000, 0x20000000
 DAC_OVERRIDE, DAC_READ_SEARCH, SYS_ADMIN = 1, 2, 21
@@ -63,38 +63,8 @@ def plain():
     """Root as it is."""
 
 
-def child(call, prepare):
-    """The name of the errno with which it fails in a process of its own, or 'ok'."""
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if not pid:
-        number = 255
-        try:
-            prepare()
-            call()
-            number = 0
-        except OSError as error:
-            number = error.errno
-        finally:
-            os.write(write_end, bytes([number]))
-            os._exit(0)
-    os.close(write_end)
-    os.waitpid(pid, 0)
-    with os.fdopen(read_end, 'rb') as pipe:
-        return name_of(pipe.read()[0])
-
-
-def opened(path, prepare):
-    """A descriptor that such a process has opened for writing, and handed on."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        equal(child(lambda: socket.send_fds(theirs, [b'x'], [os.open(path, os.O_WRONLY)]), prepare),
-              'ok', prepare.__name__)
-        return socket.recv_fds(ours, 1, 1)[1][0]
-
-
 def thaw(fd, prepare, text='thaw'):
-    return child(lambda: os.write(fd, text.encode()), prepare)
+    return write_by(fd, text, prepare=prepare)
 
 
 def refused(machine, name, fd, prepare, text='thaw'):
@@ -120,7 +90,7 @@ def test_who_is_no_root_here():
             refused(machine, name, roots, prepare, f'thaw pid={os.getpid()}')
         # A container finds no place; the user namespace has none of its owner's rights.
         for prepare in in_user_namespace, no_admin:
-            fd = opened(path, prepare)
+            fd = opened(path, prepare=prepare)
             refused(machine, name, fd, plain)
             check('CAP_SYS_ADMIN' in machine.error(name), machine.error(name))
             os.close(fd)
@@ -135,7 +105,7 @@ def test_opened_by_a_user():
     same_for_both('who has a process restored')
     with restore.machine() as machine:
         one, name = dumped_of_user(machine)
-        fd = opened(machine.ctl(name), as_user)
+        fd = opened(machine.ctl(name), prepare=as_user)
         target = f'{machine.directory}/secret'
         for text in 'thaw', f'thaw stdio={target}', f'thaw pid={os.getpid()}':
             refused(machine, name, fd, plain, text)
@@ -165,7 +135,7 @@ def test_who_may_dump():
     with dump.machine(wrapped=True, users_dump=False) as machine:
         one = dump.Program(machine, *dump.SMALL, uid=NOBODY).wait_ready()
         path = machine.ctl(one.pid)
-        roots, users = os.open(path, os.O_WRONLY), opened(path, as_user)
+        roots, users = os.open(path, os.O_WRONLY), opened(path, prepare=as_user)
         for fd, prepare in ((users, as_user), (users, plain), (roots, as_user),
                             (roots, in_container), (roots, in_user_namespace),
                             (roots, without(SYS_ADMIN))):
@@ -177,7 +147,7 @@ def test_who_may_dump():
         os.close(roots)
     with dump.machine(wrapped=True) as machine:
         one = dump.Program(machine, *dump.SMALL, uid=NOBODY).wait_ready()
-        users = opened(machine.ctl(one.pid), as_user)
+        users = opened(machine.ctl(one.pid), prepare=as_user)
         dump_runs_criu(machine, users, as_user)
         os.close(users)
 
@@ -197,7 +167,7 @@ def test_stdio_with_few_rights():
         few = without(DAC_OVERRIDE, DAC_READ_SEARCH)
         text = f'thaw stdio={directory}/file'
         roots = os.open(machine.ctl(name), os.O_WRONLY)
-        of_few = opened(machine.ctl(name), few)
+        of_few = opened(machine.ctl(name), prepare=few)
         for fd, writer in (roots, few), (of_few, plain), (of_few, few):
             equal(thaw(fd, writer, text), 'EACCES', machine.error(name))
             check(f'stdio={directory}/file: ' in machine.error(name), machine.error(name))

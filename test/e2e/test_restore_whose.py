@@ -12,6 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
 import restore
+import users
 import vendor
 from harness import (NOBODY, check, equal, error_of, is_alive, same_for_both, try_kill,
                      wait_for)
@@ -21,23 +22,7 @@ OTHER = NOBODY - 1
 
 def as_user(call, uid=NOBODY, gid=None):
     """The name of the errno that it fails with in a process of that user."""
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if not pid:
-        word = 'died'
-        try:
-            os.setgroups([])
-            os.setgid(uid if gid is None else gid)
-            os.setuid(uid)
-            word = error_of(call)
-        finally:
-            os.write(write_end, word.encode())
-            os._exit(0)
-    os.close(write_end)
-    with os.fdopen(read_end, 'rb') as pipe:
-        word = pipe.read().decode()
-    os.waitpid(pid, 0)
-    return word
+    return users.answer(lambda: error_of(call), uid, gid)
 
 
 def share_gpu(machine):

@@ -49,6 +49,17 @@ def end(libraries):
         library.demo.end()
 
 
+def begin_silent_freezes(machine, uid):
+    """Freezes that @uid writes on the attacker's silent libraries, of which one has the worker."""
+    extents = device(gpu_uuid(machine), 1, 2 * MIB)
+    libraries = [silent_library(machine, extents, uid=ATTACKER) for _ in range(SILENT)]
+    writers = [machine.writer(library.pid, 'freeze timeout=600', uid=uid) for library in libraries]
+    wait_for(lambda: any(map(is_silent, libraries)), 'one of them to be silent')
+    wait_for(lambda: all(machine.status(library.pid).get('phase') in ('worker', 'handover')
+                         for library in libraries), 'all to wait for the worker')
+    return libraries, writers
+
+
 def check_many(verb, uid, others_uid):
     """Verbs that @uid writes, on processes of one user. Meanwhile @others_uid writes one on a process
     of another user."""
@@ -56,13 +67,7 @@ def check_many(verb, uid, others_uid):
         honest = vmm.demo(machine, '--bytes', '4M', '--buffers', 1, uid=OTHER)
         if verb == 'thaw':
             machine.must(honest.pid, 'freeze')
-        extents = device(gpu_uuid(machine), 1, 2 * MIB)
-        libraries = [silent_library(machine, extents, uid=ATTACKER) for _ in range(SILENT)]
-        writers = [machine.writer(library.pid, 'freeze timeout=600', uid=uid)
-                   for library in libraries]
-        wait_for(lambda: any(map(is_silent, libraries)), 'one of them to be silent')
-        wait_for(lambda: all(machine.status(library.pid).get('phase') in ('worker', 'handover')
-                             for library in libraries), 'all to wait for the worker')
+        libraries, writers = begin_silent_freezes(machine, uid)
         check_in_time(machine, honest, verb, others_uid)
         check(sum(map(is_silent, libraries)) < SILENT, 'all had their turns before')
         check(all(writer.is_waiting() for writer in writers), 'verbs of silent libraries')
@@ -119,13 +124,7 @@ def test_thaws_among_freezes():
     with vmm.machine(vram='1G') as machine:
         honest, = frozen_demos(machine, 1, OTHER)
         demos = frozen_demos(machine, 2, ATTACKER)
-        extents = device(gpu_uuid(machine), 1, 2 * MIB)
-        libraries = [silent_library(machine, extents, uid=ATTACKER) for _ in range(SILENT)]
-        writers = [machine.writer(library.pid, 'freeze timeout=600', uid=ATTACKER)
-                   for library in libraries]
-        wait_for(lambda: any(map(is_silent, libraries)), 'one of them to be silent')
-        wait_for(lambda: all(machine.status(library.pid).get('phase') in ('worker', 'handover')
-                             for library in libraries), 'all to wait for the worker')
+        libraries, writers = begin_silent_freezes(machine, ATTACKER)
         thaws = begin_thaws(machine, demos)
         wait_for(lambda: machine.status_of_all()['admissions'] != '-', 'a thaw to be admitted')
         # Two turns at the worker, and what is left to a verb that has waited for one.

@@ -413,6 +413,14 @@ def test_fewer_gpus():
         program.check()
 
 
+def fails_to_restore(there, program, result):
+    """The restore ends with @result, and the program is as checkpointed as it was."""
+    equal(there.result('restore', program.pid), result)
+    equal(there.state(program.pid), CHECKPOINTED)
+    equal(program.held(), [], 'held after a restore that failed')
+
+
+
 def test_too_little_memory():
     """The restore that fails is the last, as on the real driver, and nobody else is hurt."""
     with Host() as host:
@@ -421,9 +429,7 @@ def test_too_little_memory():
         program = host.program(host.here, 'program', f'0:{4 * MIB}')
         host.dump(program)
         host.restore(program, there)
-        equal(there.result('restore', program.pid), OUT_OF_MEMORY)
-        equal(there.state(program.pid), CHECKPOINTED)
-        equal(program.held(), [], 'held after a restore that failed')
+        fails_to_restore(there, program, OUT_OF_MEMORY)
         other.check()
         equal(there.blocks(), 1)
 
@@ -435,9 +441,7 @@ def test_no_room():
         program = host.program(host.here, 'program', f'0:{8 * MIB}')
         host.dump(program)
         host.restore(program, there)
-        equal(there.result('restore', program.pid), OPERATING_SYSTEM)
-        equal(there.state(program.pid), CHECKPOINTED)
-        equal(program.held(), [], 'held after a restore that failed')
+        fails_to_restore(there, program, OPERATING_SYSTEM)
         equal(there.blocks(), 0)
 
 

@@ -81,6 +81,14 @@ def wait_free(pid):
     wait_for(is_free, f'process {pid} to be gone')
 
 
+def ticks_until_killed(machine, name, pid):
+    """The process of a place that was thawed writes its ticks into the log, and is killed."""
+    log = f'{machine.runtime}/stdio/{name}.log'
+    wait_for(lambda: read_file(log).count(' ok') > 2, f'ticks in {log}')
+    os.kill(pid, signal.SIGKILL)
+    wait_free(pid)
+
+
 def goes_on(machine, name, pid):
     """Thawed, it writes into the log, and is what it was, also after another dump and thaw."""
     machine.must(name, 'thaw')
@@ -92,10 +100,7 @@ def goes_on(machine, name, pid):
     machine.must(pid, 'dump name=again')
     wait_free(pid)
     machine.must('again', 'thaw')
-    log = f'{machine.runtime}/stdio/again.log'
-    wait_for(lambda: read_file(log).count(' ok') > 2, f'ticks in {log}')
-    os.kill(pid, signal.SIGKILL)
-    wait_free(pid)
+    ticks_until_killed(machine, 'again', pid)
 
 
 def test_job_of_a_shell():
@@ -134,10 +139,7 @@ def test_leader_of_the_session():
         fields = read_file(f'/proc/{pid}/stat').rpartition(') ')[2].split()
         check(fields[4] != '0', 'it has a controlling terminal')
         equal(int(fields[5]), pid)  # and is its foreground group
-        log = f'{machine.runtime}/stdio/leader.log'
-        wait_for(lambda: read_file(log).count(' ok') > 2, f'ticks in {log}')
-        os.kill(pid, signal.SIGKILL)
-        wait_free(pid)
+        ticks_until_killed(machine, 'leader', pid)
 
 
 def test_terminal_is_gone():

@@ -15,6 +15,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
+import users
 import vmm
 from harness import MIB, check, equal, same_for_both, wait_for
 from library import FILES, FINISH, LIST, OUT, Library
@@ -34,19 +35,8 @@ EMPTYING_MAX = 16  # fs/engine/emptying.h: of root, whose this library is here
 
 
 def as_user(work):
-    """Of one who is not root, with all the descriptors that we have; what it returns."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        os.setgroups([])
-        os.setgid(ALICE)
-        os.setuid(ALICE)
-        os.write(writer, str(work()).encode())
-        os._exit(0)
-    os.close(writer)
-    os.waitpid(pid, 0)
-    with os.fdopen(reader) as answer:
-        return int(answer.read())
+    """The number that it returns as one who is not root."""
+    return int(users.answer(work, ALICE))
 
 
 def fill(fd):

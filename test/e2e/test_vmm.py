@@ -48,11 +48,7 @@ def test_ten_cycles():
         for _ in range(10):
             vmm.cycle(machine, demo)
             equal(machine.status(demo.pid)['engine'], vendor.ENGINE)
-        machine.must(demo.pid, 'freeze')
-        machine.must(demo.pid, 'freeze')
-        machine.must(demo.pid, 'thaw')
-        machine.must(demo.pid, 'thaw')
-        demo.wait_ticks()
+        vmm.repeat_verbs(machine, demo)
 
 
 def test_every_kind():
@@ -139,12 +135,8 @@ def test_make_room_for_another():
         equal(machine.state(first.pid), 'frozen')
         equal(vmm.check_files(machine, first), 120 * MIB)
         second.wait_ticks()
-        machine.must(second.pid, 'freeze')
-        machine.must(first.pid, 'thaw')
-        first.wait_ticks()
-        machine.must(first.pid, 'freeze')
-        machine.must(second.pid, 'thaw')
-        second.wait_ticks()
+        vmm.take_turns(machine, second, first)
+        vmm.take_turns(machine, first, second)
         second.end()
         machine.must(first.pid, 'thaw')
         first.wait_ticks()

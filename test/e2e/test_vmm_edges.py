@@ -97,17 +97,18 @@ def test_finished_and_not_answered():
             check_runs(machine, played)
 
 
+def fail_incoming(library_, sequence):
+    """The library answers a request with an error, in the phase INCOMING."""
+    library_.set_phase(library.INCOMING)
+    library_.answer(sequence, EIO, 'it failed')
+
+
 def test_finished_while_it_is_let_go():
     """FINISH fails, and is done all the same."""
     with vmm.machine() as machine:
         played = Library(machine)
         machine.must(played.pid, 'freeze')
-
-        def fail(library_, sequence):
-            library_.set_phase(library.INCOMING)
-            library_.answer(sequence, EIO, 'it failed')
-
-        played.on[library.FINISH] = fail
+        played.on[library.FINISH] = fail_incoming
         played.on[library.LET_GO] = lambda library_, _: library_.lose(library.RUNNING)
         equal(machine.write(played.pid, 'thaw'), 'ok')
         check_runs(machine, played)
@@ -136,12 +137,7 @@ def test_finish_fails():
     with vmm.machine() as machine:
         played = Library(machine)
         machine.must(played.pid, 'freeze')
-
-        def fail(library_, sequence):
-            library_.set_phase(library.INCOMING)
-            library_.answer(sequence, EIO, 'it failed')
-
-        played.on[library.FINISH] = fail
+        played.on[library.FINISH] = fail_incoming
         equal(machine.write(played.pid, 'thaw'), 'EIO')
         equal(machine.state(played.pid), 'frozen')
         equal(played.phase, library.OUT)

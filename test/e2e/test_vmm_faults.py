@@ -344,9 +344,7 @@ def test_vram_taken_before_a_roll_back():
         check('thaw tries again' in words and 'frozen' not in words and 'MiB free' in words, words)
         thief.end()
         wait_for(lambda: thief.pid not in machine.pids(), 'it to go')
-        machine.faults()
-        machine.must(good.pid, 'thaw')
-        good.wait_ticks()
+        machine.must_recover(good)
 
 
 if __name__ == '__main__':

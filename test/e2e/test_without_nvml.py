@@ -153,9 +153,7 @@ def test_the_worker_fails():
         check(result != 'ok', 'thawed without having asked')
         equal(machine.state(demo.pid), 'frozen')
         check(machine.error(demo.pid).startswith(result + ': '), machine.error(demo.pid))
-        machine.faults()
-        machine.must(demo.pid, 'thaw')
-        demo.wait_ticks()
+        machine.must_recover(demo)
 
 
 if __name__ == '__main__':

@@ -122,12 +122,7 @@ class Unflushed:
     def finish(self):
         for sender in self.senders:
             sender.kill()
-        self.popen.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.popen.wait(10)
-        self.popen.kill()
-        self.popen.wait()
-        self.popen.stdout.close()
+        harness.end_or_kill(self.popen)
         for file in self.files:
             with contextlib.suppress(OSError):
                 os.close(file)

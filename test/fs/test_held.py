@@ -16,6 +16,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import holding
 from harness import NOBODY, Machine, check, equal, error_of, is_root, same_for_both, wait_for
+from users import GPU_PROGRAM
 
 WATCHDOG_USEC = 300000
 ROOM = 4002  # a group
@@ -242,14 +243,8 @@ def test_chown_overtakes_opens():
         equal(found, {**dict.fromkeys((*LOST, 'list'), 'EACCES'), 'group': 'ok', 'own': 'ok'})
 
 
-# A GPU program of NOBODY's that is root's and his by turns: PR_SET_DUMPABLE is 4.
-CHANGING = """
-import ctypes, os, sys
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-ctypes.CDLL(None).prctl(4, 1)
-cuda = ctypes.CDLL(sys.argv[1])
-context = ctypes.c_void_p()
-print(cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), flush=True)
+# It is root's and his by turns: PR_SET_DUMPABLE is 4.
+CHANGING = GPU_PROGRAM + """
 while line := sys.stdin.readline():
     print(ctypes.CDLL(None).prctl(4, int(line)), flush=True)
 """

@@ -15,6 +15,7 @@ import library
 import vendor
 from harness import (BUILD, NOBODY, SLOW, Machine, Skip, check, equal, is_root, needs_cuda,
                      read_file, wait_for)
+from users import child
 
 OTHER = NOBODY - 1
 BOUND_SEC = 20 * SLOW  # seconds, on a machine that does much else
@@ -54,12 +55,7 @@ class Held:
         self.popen.send_signal(signal.SIGUSR1)
 
     def finish(self):
-        self.popen.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.popen.wait(10)
-        self.popen.kill()
-        self.popen.wait()
-        self.popen.stdout.close()
+        harness.end_or_kill(self.popen)
         subprocess.run(['umount', '-l', self.directory], check=False, stderr=subprocess.DEVNULL)
 
 
@@ -235,22 +231,6 @@ def use(snapshot):
     os.rename(f'{snapshot}/vram/made', f'{snapshot}/made')
 
 
-def error_in_child(uid, call):
-    """The number of the error that a call of this user's ends with."""
-    pid = os.fork()
-    if not pid:
-        number = 255
-        try:
-            harness.become(uid)
-            call()
-            number = 0
-        except OSError as error:
-            number = error.errno
-        finally:
-            os._exit(number)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def test_many_of_who_reads():
     """The kernel tells the user namespaces of readers and processes without a look (Linux 6.11)."""
     if tuple(int(word) for word in os.uname().release.split('.')[:2]) < (6, 11):
@@ -262,7 +242,7 @@ def test_many_of_who_reads():
         for one in held:
             machine.write(None, f'freeze {one.pid}')
         snapshot = machine.path(theirs.pid, 'snapshot')
-        number = soon('his files', lambda: error_in_child(NOBODY, lambda: use(snapshot)))
+        number = soon('his files', lambda: child(lambda: use(snapshot), lambda: harness.become(NOBODY)))
         equal(harness.name_of(number), 'ok')
 
 

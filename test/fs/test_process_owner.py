@@ -14,15 +14,9 @@ import vendor
 import vmm
 from harness import (BUILD, LIBC, NOBODY, SLOW, Machine, Skip, become, check, equal, error_of, name_of,
                      same_for_both, wait_for)
-from users import child, need_root, opened, read_as, write_by
+from users import GPU_PROGRAM, child, need_root, opened, read_as, write_by
 
-UNDUMPABLE = """
-import ctypes, os, sys
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-ctypes.CDLL(None).prctl(4, 1)
-cuda = ctypes.CDLL(sys.argv[1])
-context = ctypes.c_void_p()
-print(cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), flush=True)
+UNDUMPABLE = GPU_PROGRAM + """
 sys.stdin.readline()
 print(ctypes.CDLL(None).prctl(4, 0), flush=True)
 sys.stdin.readline()

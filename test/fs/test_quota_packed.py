@@ -59,6 +59,13 @@ def owners(machine):
     return sorted(os.listdir(path)) if os.path.isdir(path) else []
 
 
+def check_unpacked(machine, program):
+    """The program has its memory again, and the store holds nothing of it."""
+    wait_for(lambda: not owners(machine), 'no packed chunks')
+    wait_count(machine, 'store_bytes', 0)
+    program.check()
+
+
 def test_given_away():
     """Again and again, to another id each time."""
     need_root()
@@ -77,9 +84,7 @@ def test_given_away():
             verb(machine, program, 'thaw')
             before = before or descriptors(machine)
         wait_for(lambda: descriptors(machine) <= before + 5, f'{before} descriptors again')
-        wait_for(lambda: not owners(machine), 'no packed chunks')
-        wait_count(machine, 'store_bytes', 0)
-        program.check()
+        check_unpacked(machine, program)
 
 
 def test_next_daemon():
@@ -98,9 +103,7 @@ def test_next_daemon():
         machine.start()
         wait_for(lambda: owners(machine) == [str(ALICE)], 'those of one user')
         verb(machine, program, 'thaw')
-        wait_for(lambda: not owners(machine), 'no packed chunks')
-        wait_count(machine, 'store_bytes', 0)
-        program.check()
+        check_unpacked(machine, program)
 
 
 def test_range_of_several_users():

@@ -70,9 +70,7 @@ def test_others_get_their_answer():
                 check(took < ANSWER_SEC, f'{shell} {redirection}: {took:.3f} s')
         check(writer.is_waiting(), 'the freeze goes on')
         equal(writer.result(), 'ok')
-        machine.faults()
-        machine.must(demo.pid, 'thaw')
-        demo.wait_ticks()
+        machine.must_recover(demo)
 
 
 def test_reading_meanwhile():
@@ -96,8 +94,7 @@ def test_reading_meanwhile():
         # Another process's verbs are its own; only the rule about the driver's calls is shared.
         machine.must(other.pid, 'thaw')
         equal(writer.result(), 'ok')
-        machine.faults()
-        machine.must(demo.pid, 'thaw')
+        machine.must_recover(demo)
 
 
 def test_joining():
@@ -112,9 +109,7 @@ def test_joining():
         equal(machine.state(demo.pid), 'frozen')
         check(second.seconds > 0.3, 'it has waited')
         equal(machine.read(demo.pid, 'events').count('verb freeze ok'), 1, 'one freeze')
-        machine.faults()
-        machine.must(demo.pid, 'thaw')
-        demo.wait_ticks()
+        machine.must_recover(demo)
 
 
 def test_joining_a_failure():
@@ -182,9 +177,7 @@ def test_joining_without_waiting():
         first.signal(signal.SIGKILL)
         equal(first.result(), 'killed')
         machine.wait_status(demo.pid, 'state', 'frozen')
-        machine.faults()
-        machine.must(demo.pid, 'thaw')
-        demo.wait_ticks()
+        machine.must_recover(demo)
 
 
 def test_cancel():
@@ -229,9 +222,7 @@ def test_cancel_of_a_thaw():
         equal(thaw.result(), 'ECANCELED')
         equal(machine.state(demo.pid), 'frozen')
         machine.check_used(machine.kept(demo.pid), words='VRAM after the roll-back')
-        machine.faults()
-        machine.must(demo.pid, 'thaw')
-        demo.wait_ticks()
+        machine.must_recover(demo)
 
 
 def test_cancel_without_a_verb():

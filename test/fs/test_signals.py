@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Signals to a writer that waits: those that mean "stop" cancel the verb, all others do not."""
+import contextlib
 import os
 import pty
-import select
 import shutil
 import signal
 import subprocess
@@ -24,6 +24,15 @@ def slow(machine):
     machine.faults(f'cuCheckpointProcessCheckpoint delay_ms={DELAY_MS}')
 
 
+@contextlib.contextmanager
+def slow_demo():
+    """A machine, and a program there whose checkpoint takes long."""
+    with Machine() as machine:
+        demo = machine.ready_demo()
+        slow(machine)
+        yield machine, demo
+
+
 def wait_checkpoint(machine, demo):
     machine.wait_status(demo.pid, 'phase', 'checkpoint')
 
@@ -42,9 +51,7 @@ def no_core_dump():
 
 def test_stopping_signals():
     """The default action: the writer dies of it, and the process runs on."""
-    with Machine() as machine:
-        demo = machine.ready_demo()
-        slow(machine)
+    with slow_demo() as (machine, demo):
         for name in STOPPING:
             writer = machine.writer(demo.pid, 'freeze', prepare=no_core_dump)
             wait_checkpoint(machine, demo)
@@ -59,9 +66,7 @@ def test_stopping_signals():
 
 def test_stopping_signals_with_a_handler():
     """A writer that catches the signal is told EINTR."""
-    with Machine() as machine:
-        demo = machine.ready_demo()
-        slow(machine)
+    with slow_demo() as (machine, demo):
         for name in STOPPING[:-1]:
             writer = machine.writer(demo.pid, 'freeze',
                                     prepare=lambda: catch(getattr(signal, name)))
@@ -79,9 +84,7 @@ def catch(number):
 
 
 def test_harmless_signals():
-    with Machine() as machine:
-        demo = machine.ready_demo()
-        slow(machine)
+    with slow_demo() as (machine, demo):
 
         def prepare():
             for name in HARMLESS:
@@ -96,15 +99,11 @@ def test_harmless_signals():
             time.sleep(0.01)
         equal(writer.result(), 'ok')
         equal(machine.state(demo.pid), 'frozen')
-        machine.faults()
-        machine.must(demo.pid, 'thaw')
-        demo.wait_ticks()
+        machine.must_recover(demo)
 
 
 def test_ignored_and_blocked_signals():
-    with Machine() as machine:
-        demo = machine.ready_demo()
-        slow(machine)
+    with slow_demo() as (machine, demo):
 
         def ignore():
             for name in STOPPING[:-1]:
@@ -125,9 +124,7 @@ def test_ignored_and_blocked_signals():
 
 def test_harmless_first_then_stopping():
     """FUSE tells of an interruption once: what comes later is seen all the same."""
-    with Machine() as machine:
-        demo = machine.ready_demo()
-        slow(machine)
+    with slow_demo() as (machine, demo):
         writer = machine.writer(demo.pid, 'freeze',
                                 prepare=lambda: signal.signal(signal.SIGURG, lambda *_: None))
         wait_checkpoint(machine, demo)
@@ -139,23 +136,18 @@ def test_harmless_first_then_stopping():
 
 
 def test_stopped_and_continued():
-    with Machine() as machine:
-        demo = machine.ready_demo()
-        slow(machine)
+    with slow_demo() as (machine, demo):
         writer = machine.writer(demo.pid, 'freeze')
         wait_checkpoint(machine, demo)
         writer.signal(signal.SIGSTOP)
         writer.signal(signal.SIGCONT)
         equal(writer.result(), 'ok')
-        machine.faults()
-        machine.must(demo.pid, 'thaw')
+        machine.must_recover(demo)
 
 
 def test_interval_timers():
     """Timers that fire all the time, as a profiler's do."""
-    with Machine() as machine:
-        demo = machine.ready_demo()
-        slow(machine)
+    with slow_demo() as (machine, demo):
 
         def prepare():
             for name, timer in (('SIGVTALRM', signal.ITIMER_VIRTUAL),
@@ -170,8 +162,7 @@ def test_interval_timers():
 
         writer = machine.writer(demo.pid, 'freeze', prepare=prepare)
         equal(writer.result(), 'ok')
-        machine.faults()
-        machine.must(demo.pid, 'thaw')
+        machine.must_recover(demo)
 
 
 THREADED = '''
@@ -199,9 +190,7 @@ print(*answers)
 
 def test_thread_with_preemption_signals():
     """Go interrupts its threads with SIGURG, whatever they do."""
-    with Machine() as machine:
-        demo = machine.ready_demo()
-        slow(machine)
+    with slow_demo() as (machine, demo):
         for mode in ('plain', 'handled'):
             writer = subprocess.Popen([sys.executable, '-c', THREADED, machine.ctl(demo.pid), mode],
                                       stdout=subprocess.PIPE, text=True)
@@ -228,9 +217,7 @@ def shells():
 
 def test_shell_with_children():
     """SIGCHLD in a shell whose background job ends meanwhile."""
-    with Machine() as machine:
-        demo = machine.ready_demo()
-        slow(machine)
+    with slow_demo() as (machine, demo):
         for shell in shells():
             for trap in ('', 'trap "echo trapped" CHLD; '):
                 if trap and shell == 'dash':
@@ -258,9 +245,7 @@ def test_timeout_program():
 
 def test_control_c():
     """Ctrl-C at a terminal, where shell and job get SIGINT."""
-    with Machine() as machine:
-        demo = machine.ready_demo()
-        slow(machine)
+    with slow_demo() as (machine, demo):
         for shell in shells():
             pid, terminal = pty.fork()
             if not pid:
@@ -274,9 +259,7 @@ def test_control_c():
 
 
 def test_hang_up_of_the_terminal():
-    with Machine() as machine:
-        demo = machine.ready_demo()
-        slow(machine)
+    with slow_demo() as (machine, demo):
         pid, terminal = pty.fork()
         if not pid:
             os.execvp('sh', ['sh', '-c', f'echo freeze > {machine.ctl(demo.pid)}'])
@@ -392,9 +375,7 @@ def test_many_that_wait_on():
 
 
 def test_nonblocking_writer_may_go():
-    with Machine() as machine:
-        demo = machine.ready_demo()
-        slow(machine)
+    with slow_demo() as (machine, demo):
         equal(machine.writer(demo.pid, 'freeze', flags=os.O_NONBLOCK).result(), 'ok')
         # Who joins and is interrupted does not stop what somebody else has asked for.
         joined = machine.writer(demo.pid, 'freeze', prepare=lambda: catch(signal.SIGTERM))
@@ -402,14 +383,11 @@ def test_nonblocking_writer_may_go():
         joined.signal(signal.SIGTERM)
         equal(joined.result(), 'EINTR')
         machine.wait_status(demo.pid, 'state', 'frozen')
-        machine.faults()
-        machine.must(demo.pid, 'thaw')
+        machine.must_recover(demo)
 
 
 def test_cancel_writer_may_be_interrupted():
-    with Machine() as machine:
-        demo = machine.ready_demo()
-        slow(machine)
+    with slow_demo() as (machine, demo):
         freeze = machine.writer(demo.pid, 'freeze')
         wait_checkpoint(machine, demo)
         cancel = machine.writer(demo.pid, 'cancel', prepare=lambda: catch(signal.SIGINT))

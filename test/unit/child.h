@@ -64,4 +64,43 @@ static inline void end_child(struct child child)
 	CHECK(waitpid(child.pid, NULL, 0) == child.pid);
 }
 
+/* The child runs check() and exits with 0, or the test fails. */
+static inline void check_in_child(void (*check)(void))
+{
+	pid_t pid = fork();
+	int status;
+
+	CHECK(pid >= 0);
+	if (!pid) {
+		check();
+		exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+/* The child gets 0 and ends after a minute, if a failing test leaves it; the caller gets its pid.
+ */
+static inline pid_t fork_for_a_minute(void)
+{
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (!pid)
+		alarm(60);
+	return pid;
+}
+
+/* A process's id map (uid_map, gid_map) takes 0 to @root, and @other to itself. */
+static inline void write_id_map(pid_t pid, const char *name, unsigned int root, unsigned int other)
+{
+	char path[64], text[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name);
+	snprintf(text, sizeof(text), "0 %u 1\n%u %u 1\n", root, other, other);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	CHECK(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+	close(fd);
+}
+
 #endif

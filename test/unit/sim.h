@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "backend/cuda/cuda_api.h"
+#include "test/unit/driver_symbol.h"
 #include "test/unit/test.h"
 #ifdef GCR_HIP
 #include "backend/rocm/adapt.h"
@@ -98,6 +99,11 @@ static inline const char *sim_words(const char *words)
 	return text;
 }
 
+static inline void *sim_find(void *library, const char *name)
+{
+	return gcr_hip_find(name, sim_look_up, library);
+}
+
 /* Translates a fault rule for a CUDA entry point to the function that is called in its place. */
 static inline const char *sim_rule(const char *rule)
 {
@@ -118,44 +124,22 @@ static inline const char *sim_rule(const char *rule)
 {
 	return rule;
 }
+
+static inline void *sim_find(void *library, const char *name)
+{
+	return dlsym(library, name);
+}
 #endif
 
 static inline void *sim_symbol(const char *name)
 {
 	static void *library;
-	void *symbol;
 
-	if (!library)
-		library = dlopen(getenv("GPUCR_SIM_LIB"), RTLD_NOW | RTLD_LOCAL);
-	if (!library) {
-		fprintf(stderr, "GPUCR_SIM_LIB: %s\n", dlerror());
-		exit(1);
-	}
-#ifdef GCR_HIP
-	symbol = gcr_hip_find(name, sim_look_up, library);
-#else
-	symbol = dlsym(library, name);
-#endif
-	if (!symbol) {
-		fprintf(stderr, "no symbol %s\n", name);
-		exit(1);
-	}
-	return symbol;
+	return find_in_driver(&library, getenv("GPUCR_SIM_LIB"), sim_find, name);
 }
 
 /* An entry point by its exported name. */
 #define CU(name) ((__typeof__(name) *)sim_symbol(#name))
-
-#define RESULT(call, expected)                                                                \
-	do {                                                                                  \
-		int result_ = (int)(call);                                                    \
-		if (result_ != (int)(expected)) {                                             \
-			fprintf(stderr, "%s:%d: %s: %d, not %d\n", __FILE__, __LINE__, #call, \
-				result_, (int)(expected));                                    \
-			exit(1);                                                              \
-		}                                                                             \
-	} while (0)
-#define OK(call) RESULT(call, CUDA_SUCCESS)
 
 static inline int sim_remove(const char *path, const struct stat *status, int kind,
 			     struct FTW *where)

@@ -9,20 +9,8 @@
 static inline void *sim_hip_symbol(const char *name)
 {
 	static void *library;
-	void *symbol;
 
-	if (!library)
-		library = dlopen(getenv("GPUCR_SIM_HIP_LIB"), RTLD_NOW | RTLD_LOCAL);
-	if (!library) {
-		fprintf(stderr, "GPUCR_SIM_HIP_LIB: %s\n", dlerror());
-		exit(1);
-	}
-	symbol = dlsym(library, name);
-	if (!symbol) {
-		fprintf(stderr, "no symbol %s\n", name);
-		exit(1);
-	}
-	return symbol;
+	return find_in_driver(&library, getenv("GPUCR_SIM_HIP_LIB"), dlsym, name);
 }
 
 #define HIP(name) ((__typeof__(name) *)sim_hip_symbol(#name))

@@ -16,15 +16,13 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/mount.h"
+#include "tools/options.h"
 #include "tools/top/top.h"
 
 #define INTERVAL_MIN_SEC 0.1
 #define INTERVAL_MAX_SEC 3600.0
 
-static const struct option_words {
-	char letter;
-	const char *name, *value, *help;
-} option_words[] = {
+static const struct option_words option_words[] = {
 	{'o', "once", NULL, "print a table and end, as without a terminal"},
 	{'i', "interval", "SEC", "look again after so many seconds (default: 1)"},
 	{'s', "sort", "ORDER", "vram (default), held, idle, state or pid"},
@@ -151,12 +149,7 @@ int main(int argc, char **argv)
 	bool is_once = false;
 	int letter;
 
-	for (size_t i = 0; i < GCR_ARRAY_SIZE(option_words); i++)
-		long_options[i] = (struct option){
-			.name = option_words[i].name,
-			.has_arg = option_words[i].value ? required_argument : no_argument,
-			.val = option_words[i].letter,
-		};
+	make_long_options(option_words, GCR_ARRAY_SIZE(option_words), long_options);
 	while ((letter = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
 		switch (letter) {
 		case 'o':

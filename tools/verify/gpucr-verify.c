@@ -18,6 +18,7 @@
 #include "config.h"
 #include "lib/cleanup.h"
 #include "lib/printable.h"
+#include "tools/options.h"
 #include "tools/verify/verify.h"
 
 #define LETTERS	    "j:q"
@@ -25,10 +26,7 @@
 
 enum { STATUS_RIGHT, STATUS_WRONG, STATUS_UNREAD };
 
-static const struct option_words {
-	char letter;
-	const char *name, *value, *help;
-} option_words[] = {
+static const struct option_words option_words[] = {
 	{'j', "jobs", "N", "so many threads (default: one a processor, at most 16)"},
 	{'q', "quiet", NULL, "say nothing of what is right"},
 	{'p', "progress", NULL, "say how far it is, also if stderr is no terminal"},
@@ -175,12 +173,7 @@ int main(int argc, char **argv)
 	int status = STATUS_RIGHT;
 	int letter;
 
-	for (size_t i = 0; i < GCR_ARRAY_SIZE(option_words); i++)
-		long_options[i] = (struct option){
-			.name = option_words[i].name,
-			.has_arg = option_words[i].value ? required_argument : no_argument,
-			.val = option_words[i].letter,
-		};
+	make_long_options(option_words, GCR_ARRAY_SIZE(option_words), long_options);
 	while ((letter = getopt_long(argc, argv, LETTERS, long_options, NULL)) != -1) {
 		switch (letter) {
 		case 'j':

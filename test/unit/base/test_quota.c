@@ -5,7 +5,6 @@
  */
 #include "fs/base/quota.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -18,6 +17,7 @@
 #include "fs/base/subuid.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "test/unit/descriptors.h"
 #include "test/unit/test.h"
 
 #define ALICE 4001
@@ -269,18 +269,6 @@ static int take_one(struct gcr_quota *quota, uid_t uid, struct gcr_quota_charge 
 
 	usleep(20000);
 	return gcr_quota_take(quota, GCR_QUOTA_OPEN_FILES, uid, 1, ret_charge, &error);
-}
-
-static uint64_t count_descriptors(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	uint64_t count = 0;
-
-	CHECK(dir);
-	while (readdir(dir))
-		count++;
-	closedir(dir);
-	return count - 3; /* "." and "..", and this one */
 }
 
 static void test_descriptors(void)

@@ -17,6 +17,7 @@
 
 #include "lib/proc_namespace.h"
 #include "lib/procfs.h"
+#include "test/unit/child.h"
 #include "test/unit/test.h"
 
 #define SOMEBODY 65533
@@ -30,18 +31,6 @@ struct process {
 	bool may_trace;
 	bool is_alone; /* in a user namespace that it has made itself, with all rights there */
 };
-
-static void write_map(pid_t pid, const char *name)
-{
-	char path[64], text[64];
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name);
-	snprintf(text, sizeof(text), "0 %u 1\n%u %u 1\n", SOMEBODY, GROUP, GROUP);
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	CHECK(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
-	close(fd);
-}
 
 static void become(const struct process *process)
 {
@@ -93,8 +82,8 @@ static pid_t start(const struct process *process, pid_t other)
 		return 0;
 	}
 	if (process->is_apart && !other) {
-		write_map(pid, "uid_map");
-		write_map(pid, "gid_map");
+		write_id_map(pid, "uid_map", SOMEBODY, GROUP);
+		write_id_map(pid, "gid_map", SOMEBODY, GROUP);
 	}
 	CHECK(write(mapped[1], "", 1) == 1 && read(made[0], &byte, 1) == 1);
 	close(made[0]);

@@ -289,8 +289,8 @@ def test_pidns(place):
         other.wait()
 
 
-def test_pidns_cancelled(place):
-    """Stopped at many moments: nothing is left, or everything is there."""
+def dumped_pair(place):
+    """The pids of a program with much memory and of its child, which have been dumped."""
     pid = place.program(f'x = bytearray(b"a" * {20 * MIB})\n'
                         'if os.fork() == 0:\n  while True: time.sleep(0.01)\n')
     child, = children(pid)
@@ -298,6 +298,12 @@ def test_pidns_cancelled(place):
     place.criu('dump', Place.real, f'pid={pid}')
     for ended in place.pids:
         os.waitpid(ended, 0)
+    return pid, child
+
+
+def test_pidns_cancelled(place):
+    """Stopped at many moments: nothing is left, or everything is there."""
+    pid, child = dumped_pair(place)
     cancelled = 0
     for moment in range(12):
         answer = place.tool('restore', Place.real, f'cancel_usec={moment * 25000}',
@@ -481,13 +487,7 @@ def test_tcp(place):
 
 def test_restore_cancelled(place):
     """Stopped at many moments of a restore: all of the tree is there, or nothing of it."""
-    pid = place.program(f'x = bytearray(b"a" * {20 * MIB})\n'
-                        'if os.fork() == 0:\n  while True: time.sleep(0.01)\n')
-    child, = children(pid)
-    place.pids.append(child)
-    place.criu('dump', Place.real, f'pid={pid}')
-    for ended in place.pids:
-        os.waitpid(ended, 0)
+    pid, child = dumped_pair(place)
     cancelled = 0
     for moment in range(10):
         answer = place.tool('restore', Place.real, f'cancel_usec={30000 + moment * 25000}',

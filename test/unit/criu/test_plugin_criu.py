@@ -14,7 +14,7 @@ import tempfile
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 import criu
 import harness
-from harness import Failure, Skip, check, equal, is_alive, read_file, wait_for
+from harness import Skip, check, equal, fails, is_alive, read_file, wait_for
 from plugin import PLUGIN, Mount, check_snapshot
 
 HOOK = re.compile(r"plugin: `gpucr_plugin' hook (\d+) ")
@@ -69,14 +69,6 @@ class Place:
         pid = self.criu.restore(self.images, *options)
         self.pids.append(pid)
         return pid
-
-
-def fails(call, *arguments):
-    try:
-        call(*arguments)
-    except Failure as failure:
-        return str(failure)
-    raise Failure('it did not fail')
 
 
 def children_of(pid, count):

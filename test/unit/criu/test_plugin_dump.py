@@ -109,8 +109,7 @@ def test_ends_before_the_thaw():
 def test_nobody_can_stand_by():
     """Then nothing is frozen."""
     with Place() as place:
-        pid = place.program().pid
-        place.mount.add(pid)
+        pid = place.gpu_program()
         place.mount.set('lonely', '')
         with place.tool() as tool:
             equal(tool.call('init', DUMP), 0)
@@ -123,8 +122,7 @@ def test_left_stopped():
     """--leave-stopped: a thaw would need it to run. Another one shows that the keeper is done."""
     with Place() as place:
         pid, _, tool = frozen(place)
-        other = place.program().pid
-        place.mount.add(other)
+        other = place.gpu_program()
         with tool:
             equal(tool.call('pause', other), 0)
             os.kill(pid, signal.SIGSTOP)
@@ -223,8 +221,7 @@ def test_freeze_is_refused():
     """EOPNOTSUPP too, which to CRIU would mean that there is nothing to do."""
     for number in 95, 16, 110:
         with Place() as place:
-            pid = place.program().pid
-            place.mount.add(pid)
+            pid = place.gpu_program()
             place.mount.set('refuse', f'freeze {number}\n')
             with place.tool() as tool:
                 equal(tool.call('init', DUMP), 0)
@@ -235,34 +232,34 @@ def test_freeze_is_refused():
             equal(place.mount.log(), [f'verb {pid}/ freeze park'])
 
 
+def pause_fails(place, pid, regex):
+    """CRIU is told that a process cannot be stopped, and why."""
+    with place.tool() as tool:
+        equal(tool.call('init', DUMP), 0)
+        equal(tool.call('pause', pid), -1)
+        check_error(tool, regex)
+
+
 def test_freeze_of_several_is_refused():
     with Place() as place:
         root, pids = place.tree()
         for pid in pids:
             place.mount.add(pid)
         place.mount.set('refuse', 'freeze 16\n')
-        with place.tool() as tool:
-            equal(tool.call('init', DUMP), 0)
-            equal(tool.call('pause', root), -1)
-            check_error(tool, 'words of the daemon')
+        pause_fails(place, root, 'words of the daemon')
 
 
 def test_short_write():
     with Place() as place:
-        pid = place.program().pid
-        place.mount.add(pid)
+        pid = place.gpu_program()
         place.mount.set('refuse', 'freeze 0\n')
-        with place.tool() as tool:
-            equal(tool.call('init', DUMP), 0)
-            equal(tool.call('pause', pid), -1)
-            check_error(tool, 'only a part')
+        pause_fails(place, pid, 'only a part')
 
 
 def test_alarm_does_not_go_off():
     """CRIU's limit for stopping tasks is not one for moving VRAM: it stands still meanwhile."""
     with Place() as place:
-        pid = place.program().pid
-        place.mount.add(pid)
+        pid = place.gpu_program()
         os.unlink(f'{place.mount.path}/{pid}/ctl')
         os.mkfifo(f'{place.mount.path}/{pid}/ctl')
         with place.tool() as tool:
@@ -283,8 +280,7 @@ def test_alarm_does_not_go_off():
 
 def test_pre_dump():
     with Place() as place:
-        pid = place.program().pid
-        place.mount.add(pid)
+        pid = place.gpu_program()
         with place.tool() as tool:
             equal(tool.call('init', PRE_DUMP), 0)
             equal(tool.call('pause', pid), ENOTSUP)

@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -15,7 +14,6 @@
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +21,7 @@
 #include "lib/cleanup.h"
 #include "lib/procfs.h"
 #include "test/unit/child.h"
+#include "test/unit/idle_thread.h"
 #include "test/unit/test.h"
 
 #define DRIVER "580.159.04"
@@ -86,23 +85,20 @@ static void map(const char *path)
 
 static void test_device(const char *name, const char *words)
 {
+	static void (*const uses[])(const char *path) = {hold, map};
 	struct child child;
 	char path[128];
 
 	device_path(path, name);
 	make_file(path);
-	child = start_child(hold, path);
-	if (words)
-		refused(child.pid, words);
-	else
-		accepted(child.pid);
-	end_child(child);
-	child = start_child(map, path);
-	if (words)
-		refused(child.pid, words);
-	else
-		accepted(child.pid);
-	end_child(child);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(uses); i++) {
+		child = start_child(uses[i], path);
+		if (words)
+			refused(child.pid, words);
+		else
+			accepted(child.pid);
+		end_child(child);
+	}
 	unlink(path);
 }
 
@@ -297,39 +293,16 @@ static void test_states(void)
 	CHECK(preflight(child.pid, &error) == -ESRCH && strstr(error.words, "has ended"));
 }
 
-struct thread {
-	pthread_mutex_t stay;
-	pthread_barrier_t ready;
-	pid_t id;
-};
-
-static void *thread_main(void *data)
-{
-	struct thread *thread = data;
-
-	thread->id = (pid_t)syscall(SYS_gettid);
-	pthread_barrier_wait(&thread->ready);
-	pthread_mutex_lock(&thread->stay);
-	pthread_mutex_unlock(&thread->stay);
-	return NULL;
-}
-
 static void test_thread(void)
 {
-	struct thread thread = {.stay = PTHREAD_MUTEX_INITIALIZER};
-	pthread_t handle;
+	struct idle_thread thread;
 	char words[64];
 
-	pthread_barrier_init(&thread.ready, NULL, 2);
-	pthread_mutex_lock(&thread.stay);
-	CHECK(pthread_create(&handle, NULL, thread_main, &thread) == 0);
-	pthread_barrier_wait(&thread.ready);
+	idle_thread_start(&thread);
 	snprintf(words, sizeof(words), "%d is a thread of process %d", (int)thread.id,
 		 (int)getpid());
 	refused(thread.id, words);
-	pthread_mutex_unlock(&thread.stay);
-	pthread_join(handle, NULL);
-	pthread_barrier_destroy(&thread.ready);
+	idle_thread_end(&thread);
 }
 
 /* Versions of the driver that are too old, or known to be faulty, are refused. */

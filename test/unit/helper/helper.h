@@ -40,6 +40,45 @@ static void end_with_parent(void)
 	CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
 }
 
+/*
+ * Forks a process that acts as the daemon; its orphans become this process's children. The result
+ * is 0 there and its pid here, and @ret_end is that process's end of a pipe to here.
+ */
+static inline pid_t fork_daemon(int *ret_end)
+{
+	int pipes[2];
+	pid_t daemon;
+
+	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+	CHECK(pipe2(pipes, O_CLOEXEC) == 0);
+	daemon = fork();
+	CHECK(daemon >= 0);
+	if (daemon == 0)
+		end_with_parent();
+	close(pipes[daemon == 0 ? 0 : 1]);
+	*ret_end = pipes[daemon == 0 ? 1 : 0];
+	return daemon;
+}
+
+/* The process of fork_daemon() says which helper it has, and waits to be killed. */
+_Noreturn static inline void say_helper(int to, struct gcr_helper *helper)
+{
+	pid_t pid = gcr_helper_pid(helper);
+
+	CHECK(write(to, &pid, sizeof(pid)) == sizeof(pid));
+	for (;;)
+		pause();
+}
+
+/* Returns the pid of the helper of say_helper(). */
+static inline pid_t hear_helper(int from)
+{
+	pid_t pid;
+
+	CHECK(read(from, &pid, sizeof(pid)) == sizeof(pid));
+	return pid;
+}
+
 static int remove_one(const char *path, const struct stat *status, int type, struct FTW *where)
 {
 	return remove(path);

@@ -535,35 +535,25 @@ static void set_faults(const char *rules)
  */
 static void die_in_call(const char *programs, bool kill_helper, pid_t user, unsigned int wait_ms)
 {
-	_cleanup_close_ int from = -1, to = -1, pidfd = -1;
+	_cleanup_close_ int end = -1, pidfd = -1;
 	pid_t daemon, pid, ended;
-	int pipes[2], status;
 	char rules[64];
+	int status;
 
 	snprintf(rules, sizeof(rules), "cuCheckpointProcessCheckpoint delay_ms=%u\n", 3 * wait_ms);
 	set_faults(rules);
-	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
-	CHECK(pipe2(pipes, O_CLOEXEC) == 0);
-	from = pipes[0];
-	to = pipes[1];
-	daemon = fork();
-	CHECK(daemon >= 0);
+	daemon = fork_daemon(&end);
 	if (daemon == 0) {
 		struct gcr_control_request request = {.pid = user};
 		struct gcr_helper *helper;
 
-		end_with_parent();
 		helper = take(make_real_pool(programs, 0));
 		expect(helper, GCR_MESSAGE_LOCK, user, GCR_CONTROL_LOCKED);
 		CHECK(gcr_helper_request(helper, GCR_MESSAGE_CHECKPOINT, &request, sizeof(request),
 					 NULL) == 0);
-		pid = gcr_helper_pid(helper);
-		CHECK(write(to, &pid, sizeof(pid)) == sizeof(pid));
-		for (;;)
-			pause();
+		say_helper(end, helper);
 	}
-	close(TAKE_FD(to));
-	CHECK(read(from, &pid, sizeof(pid)) == sizeof(pid));
+	pid = hear_helper(end);
 	pidfd = open_pidfd(pid);
 	/* By then the call has begun, and continues in the target. */
 	usleep(wait_ms * 1000);

@@ -391,28 +391,14 @@ static void test_dead_spare(void)
 /* The daemon is killed: its helpers see the socket close and exit. */
 static void test_daemon_dies(void)
 {
-	_cleanup_close_ int from = -1, to = -1, pidfd = -1;
+	_cleanup_close_ int end = -1, pidfd = -1;
 	pid_t daemon, pid;
-	int pipes[2], status;
+	int status;
 
-	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
-	CHECK(pipe2(pipes, O_CLOEXEC) == 0);
-	from = pipes[0];
-	to = pipes[1];
-	daemon = fork();
-	CHECK(daemon >= 0);
-	if (daemon == 0) {
-		struct gcr_helper *helper;
-
-		end_with_parent();
-		helper = take(make_fake_pool("wild", 0));
-		pid = gcr_helper_pid(helper);
-		CHECK(write(to, &pid, sizeof(pid)) == sizeof(pid));
-		for (;;)
-			pause();
-	}
-	close(TAKE_FD(to));
-	CHECK(read(from, &pid, sizeof(pid)) == sizeof(pid));
+	daemon = fork_daemon(&end);
+	if (daemon == 0)
+		say_helper(end, take(make_fake_pool("wild", 0)));
+	pid = hear_helper(end);
 	pidfd = open_pidfd(pid);
 	CHECK(is_running(pidfd));
 	CHECK(kill(daemon, SIGKILL) == 0);

@@ -20,6 +20,7 @@
 #include "lib/proc_page.h"
 #include "lib/procfs.h"
 #include "lib/protocol.h"
+#include "test/unit/child.h"
 #include "test/unit/test.h"
 
 #define NOBODYS_PID (1 << 22) /* PID_MAX_LIMIT: no process has this pid */
@@ -198,22 +199,9 @@ static void look_at_many_mappings(void)
 }
 
 /* A looker is started once in a process, and its helpers are that process's children. */
-static void in_child(void (*check)(void))
-{
-	pid_t pid = fork();
-	int status;
-
-	CHECK(pid >= 0);
-	if (!pid) {
-		check();
-		exit(0);
-	}
-	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
-}
-
 int main(void)
 {
-	in_child(look_at_everything);
-	in_child(look_at_many_mappings);
+	check_in_child(look_at_everything);
+	check_in_child(look_at_many_mappings);
 	return 0;
 }

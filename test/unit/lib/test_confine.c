@@ -22,6 +22,7 @@
 
 #include "config.h"
 #include "lib/cleanup.h"
+#include "test/unit/child.h"
 #include "test/unit/test.h"
 
 #if HAVE_SECCOMP && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -238,30 +239,16 @@ static void as_user(void)
 		check_refused();
 }
 
-static void in_child(void (*check)(void))
-{
-	pid_t pid = fork();
-	int status;
-
-	CHECK(pid >= 0);
-	if (!pid) {
-		check();
-		exit(0);
-	}
-	CHECK(waitpid(pid, &status, 0) == pid);
-	CHECK(status == 0);
-}
-
 int main(void)
 {
-	in_child(as_worker);
-	in_child(as_control);
-	in_child(as_halt);
-	in_child(as_look);
-	in_child(as_receive);
-	in_child(as_drain);
-	in_child(as_empty);
+	check_in_child(as_worker);
+	check_in_child(as_control);
+	check_in_child(as_halt);
+	check_in_child(as_look);
+	check_in_child(as_receive);
+	check_in_child(as_drain);
+	check_in_child(as_empty);
 	if (geteuid() == 0)
-		in_child(as_user);
+		check_in_child(as_user);
 	return 0;
 }

@@ -13,24 +13,26 @@
 #include "lib/cleanup.h"
 #include "lib/clock.h"
 #include "lib/message.h"
+#include "test/unit/descriptors.h"
 #include "test/unit/test.h"
 
 static struct gcr_message message; /* too large for each test's stack frame */
 
-static void make_pair(int pair[2])
+/* The results are the sockets of a new pair. */
+static void make_pair(int *ret_one, int *ret_other)
 {
+	int pair[2];
+
 	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
+	*ret_one = pair[0];
+	*ret_other = pair[1];
 }
 
-static int count_open(void)
+/* All of @fds become the same descriptor. */
+static void fill(int *fds, size_t count, int fd)
 {
-	_cleanup_closedir_ DIR *dir = opendir("/proc/self/fd");
-	int count = 0;
-
-	CHECK(dir);
-	while (readdir(dir))
-		count++;
-	return count;
+	for (size_t i = 0; i < count; i++)
+		fds[i] = fd;
 }
 
 /* Send a packet as a broken or hostile peer might. */
@@ -61,11 +63,8 @@ static void test_round_trip(void)
 {
 	static uint8_t payload[GCR_MESSAGE_PAYLOAD_MAX + 1];
 	_cleanup_close_ int one = -1, other = -1;
-	int pair[2];
 
-	make_pair(pair);
-	one = pair[0];
-	other = pair[1];
+	make_pair(&one, &other);
 	for (size_t i = 0; i < sizeof(payload); i++)
 		payload[i] = (uint8_t)(i * 7);
 
@@ -89,15 +88,12 @@ static void test_round_trip(void)
 static void test_descriptors(void)
 {
 	_cleanup_close_ int one = -1, other = -1;
-	int pair[2], fds[GCR_MESSAGE_FDS_MAX + 1];
-	int before;
+	int fds[GCR_MESSAGE_FDS_MAX + 1];
+	size_t before;
 
-	make_pair(pair);
-	one = pair[0];
-	other = pair[1];
-	for (size_t i = 0; i < GCR_ARRAY_SIZE(fds); i++)
-		fds[i] = one;
-	before = count_open();
+	make_pair(&one, &other);
+	fill(fds, GCR_ARRAY_SIZE(fds), one);
+	before = count_descriptors();
 
 	CHECK(gcr_message_send(one, 1, 1, NULL, 0, fds, GCR_MESSAGE_FDS_MAX) == 0);
 	CHECK(gcr_message_receive(other, 0, -1, &message) == 0);
@@ -107,7 +103,7 @@ static void test_descriptors(void)
 	close(TAKE_FD(message.fds[3]));
 	gcr_message_close_fds(&message);
 	gcr_message_close_fds(&message);
-	CHECK(count_open() == before);
+	CHECK(count_descriptors() == before);
 
 	CHECK(gcr_message_send(one, 1, 1, NULL, 0, fds, GCR_MESSAGE_FDS_MAX + 1) == -EMSGSIZE);
 }
@@ -116,22 +112,19 @@ static void test_descriptors(void)
 static void test_credentials(void)
 {
 	_cleanup_close_ int one = -1, other = -1;
-	int pair[2], fds[GCR_MESSAGE_FDS_MAX], on = 1;
-	int before;
+	int fds[GCR_MESSAGE_FDS_MAX], on = 1;
+	size_t before;
 
-	make_pair(pair);
-	one = pair[0];
-	other = pair[1];
-	for (size_t i = 0; i < GCR_ARRAY_SIZE(fds); i++)
-		fds[i] = one;
+	make_pair(&one, &other);
+	fill(fds, GCR_ARRAY_SIZE(fds), one);
 	CHECK(setsockopt(other, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) == 0);
-	before = count_open();
+	before = count_descriptors();
 
 	CHECK(gcr_message_send(one, 1, 1, NULL, 0, fds, GCR_MESSAGE_FDS_MAX) == 0);
 	CHECK(gcr_message_receive(other, 0, -1, &message) == 0);
 	CHECK(message.fds_count == GCR_MESSAGE_FDS_MAX);
 	gcr_message_close_fds(&message);
-	CHECK(count_open() == before);
+	CHECK(count_descriptors() == before);
 }
 
 static void test_malformed(void)
@@ -148,13 +141,11 @@ static void test_malformed(void)
 	};
 	static char huge[sizeof(good) + GCR_MESSAGE_PAYLOAD_MAX + 1];
 	_cleanup_close_ int one = -1, other = -1;
-	int pair[2], before;
+	size_t before;
 
-	make_pair(pair);
-	one = pair[0];
-	other = pair[1];
+	make_pair(&one, &other);
 	memset(&packet, 0, sizeof(packet));
-	before = count_open();
+	before = count_descriptors();
 
 	for (int flaw = 0; flaw < 8; flaw++) {
 		size_t bytes = sizeof(packet), fds_count = 2;
@@ -193,7 +184,7 @@ static void test_malformed(void)
 		send_raw(one, what, bytes, one, fds_count);
 		CHECK(gcr_message_receive(other, 0, -1, &message) == -EPROTO);
 		CHECK(message.fds_count == 0);
-		CHECK(count_open() == before);
+		CHECK(count_descriptors() == before);
 	}
 
 	/* The socket is still usable. */
@@ -206,21 +197,19 @@ static void test_malformed(void)
 static void test_end(void)
 {
 	_cleanup_close_ int one = -1, other = -1;
-	int pair[2], before;
+	size_t before;
 
-	make_pair(pair);
-	one = pair[0];
-	other = pair[1];
+	make_pair(&one, &other);
 
 	/* Messages sent before the peer closed still arrive. */
 	CHECK(gcr_message_send(other, 5, 6, NULL, 0, NULL, 0) == 0);
-	before = count_open();
+	before = count_descriptors();
 	send_raw(other, "", 0, other, 1);
 	close(TAKE_FD(other));
 	CHECK(gcr_message_receive(one, -1, -1, &message) == 0);
 	CHECK(gcr_message_receive(one, -1, -1, &message) == -EPIPE);
 	CHECK(gcr_message_receive(one, -1, -1, &message) == -EPIPE);
-	CHECK(count_open() == before - 1);
+	CHECK(count_descriptors() == before - 1);
 	/* No SIGPIPE, which would end this test. */
 	CHECK(gcr_message_send(one, 5, 6, NULL, 0, NULL, 0) == -EPIPE);
 }
@@ -234,12 +223,10 @@ static void test_waiting(void)
 {
 	struct sigaction action = {.sa_handler = ignore};
 	_cleanup_close_ int one = -1, other = -1, wake = -1, waker = -1;
-	int pair[2], pipes[2];
+	int pipes[2];
 	int64_t start_usec;
 
-	make_pair(pair);
-	one = pair[0];
-	other = pair[1];
+	make_pair(&one, &other);
 	CHECK(pipe2(pipes, O_CLOEXEC) == 0);
 	wake = pipes[0];
 	waker = pipes[1];
@@ -267,11 +254,9 @@ static void test_waiting(void)
 static void test_full_socket(void)
 {
 	_cleanup_close_ int one = -1, other = -1;
-	int pair[2], r = 0;
+	int r = 0;
 
-	make_pair(pair);
-	one = pair[0];
-	other = pair[1];
+	make_pair(&one, &other);
 	CHECK(fcntl(one, F_SETFL, O_NONBLOCK) == 0);
 	for (int i = 0; r == 0 && i < 1000000; i++)
 		r = gcr_message_send(one, 5, 6, NULL, 0, NULL, 0);
@@ -287,11 +272,8 @@ static void test_versions(void)
 		struct gcr_result result;
 		char newer[100];
 	} longer;
-	int pair[2];
 
-	make_pair(pair);
-	one = pair[0];
-	other = pair[1];
+	make_pair(&one, &other);
 
 	memset(&longer, 'x', sizeof(longer));
 	longer.result.error = 5;

@@ -210,24 +210,27 @@ static void test_orphan(void)
 	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 0) == 0);
 }
 
-/*
- * A process that starts and ends children all the time is never reported with a child twice or
- * without its parent.
- */
-static void test_changes(void)
+/* The result is the pid of a new process that starts and ends children all the time. */
+static pid_t start_forking(void)
 {
 	pid_t pid = fork();
+
+	while (pid == 0) {
+		pid_t child = fork();
+
+		if (child == 0)
+			_exit(0);
+		waitpid(child, NULL, 0);
+	}
+	return pid;
+}
+
+/* Such a process is never reported with a child twice or without its parent. */
+static void test_changes(void)
+{
+	pid_t pid = start_forking();
 	int found = 0;
 
-	if (pid == 0) {
-		for (;;) {
-			pid_t child = fork();
-
-			if (child == 0)
-				_exit(0);
-			waitpid(child, NULL, 0);
-		}
-	}
 	for (int i = 0; i < 30; i++) {
 		struct gcr_proc_member *members = NULL;
 		struct gcr_error error = {};
@@ -381,17 +384,8 @@ static void test_changing(void)
 {
 	struct gcr_error error = {};
 	size_t count = 0;
-	pid_t pid = fork();
+	pid_t pid = start_forking();
 
-	if (pid == 0) {
-		for (;;) {
-			pid_t child = fork();
-
-			if (child == 0)
-				_exit(0);
-			waitpid(child, NULL, 0);
-		}
-	}
 	for (int i = 0; i < 30; i++) {
 		CHECK(list_within(pid, 256, 3, INT64_MAX, true, &count, &error) == 0);
 		CHECK(count >= 1 && count <= 2);

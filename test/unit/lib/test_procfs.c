@@ -156,18 +156,6 @@ static void check_owner_with_rights(int capability, bool returns, uid_t expected
 	CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
 }
 
-static void write_map(pid_t pid, const char *name, unsigned int root)
-{
-	char path[64], text[64];
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name);
-	snprintf(text, sizeof(text), "0 %u 1\n%u %u 1\n", root, NOBODY, NOBODY);
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	CHECK(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
-	close(fd);
-}
-
 /*
  * In a user namespace whose root is SOMEBODY here: a process with capabilities is that of its root,
  * or belongs to that root.
@@ -207,8 +195,8 @@ static void check_owner_in_namespace(uid_t uid, uid_t expected)
 		CHECK(waitpid(pid, NULL, 0) == pid);
 		goto out;
 	}
-	write_map(pid, "uid_map", SOMEBODY);
-	write_map(pid, "gid_map", SOMEBODY);
+	write_id_map(pid, "uid_map", SOMEBODY, NOBODY);
+	write_id_map(pid, "gid_map", SOMEBODY, NOBODY);
 	CHECK(write(mapped[1], "", 1) == 1 && read(ready[0], &byte, 1) == 1);
 	CHECK(gcr_proc_owner(pid, &owner, &group) == 0);
 	CHECK(owner == expected && group == expected);
@@ -307,13 +295,11 @@ _Noreturn static void *go_on(void *data)
  */
 static pid_t start_threads(int count)
 {
-	pid_t pid = fork();
+	pid_t pid = fork_for_a_minute();
 	pthread_t thread;
 
-	CHECK(pid >= 0);
 	if (pid)
 		return pid;
-	alarm(60); /* Ends the process if the test fails and leaves it. */
 	CHECK(geteuid() || (!setresgid(SOMEBODY, SOMEBODY, SOMEBODY) &&
 			    !setresuid(SOMEBODY, SOMEBODY, SOMEBODY)));
 	prctl(PR_SET_DUMPABLE, 1);

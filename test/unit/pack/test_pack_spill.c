@@ -8,6 +8,17 @@
 
 #include "test/unit/pack/spill.h"
 
+/* All chunks that an earlier daemon left are there; nothing is when they have been dropped. */
+static void claim_and_drop(struct gcr_packs *packs)
+{
+	claim_all(packs);
+	check_all(packs);
+	check_account(packs);
+	gcr_packs_drop(packs, entries, CHUNKS);
+	close_packs(packs);
+	check_nothing();
+}
+
 /* ---- to the disk and back ---- */
 
 static void test_spill(void)
@@ -282,12 +293,7 @@ static void test_elsewhere(void)
 	close_packs(packs);
 	CHECK(!rename(elsewhere, directory_on_disk));
 	packs = open_packs(UINT64_MAX);
-	claim_all(packs);
-	check_all(packs);
-	check_account(packs);
-	gcr_packs_drop(packs, entries, CHUNKS);
-	close_packs(packs);
-	check_nothing();
+	claim_and_drop(packs);
 }
 
 /*
@@ -402,12 +408,7 @@ static void test_no_descriptors(void)
 		failed += gcr_packs_open(store_fd, USER, &account, &packs, &error) < 0;
 	}
 	CHECK(failed > 2 && !setrlimit(RLIMIT_NOFILE, &before));
-	claim_all(packs);
-	check_all(packs);
-	check_account(packs);
-	gcr_packs_drop(packs, entries, CHUNKS);
-	close_packs(packs);
-	check_nothing();
+	claim_and_drop(packs);
 }
 
 /* ---- limits ---- */

@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "fs/pack/packs_private.h"
+#include "test/unit/descriptors.h"
 #include "test/unit/pack/chunks.h"
 
 /* ---- equal and different chunks ---- */
@@ -242,18 +243,6 @@ static void test_users(void)
 	gcr_packs_unref(same);
 	gcr_packs_users_destroy(users);
 	CHECK(faccessat(store_fd, GCR_PACKS_NAME, F_OK, 0) < 0 && errno == ENOENT && !counted);
-}
-
-static size_t count_descriptors(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	size_t count = 0;
-
-	CHECK(dir);
-	while (readdir(dir))
-		count++;
-	closedir(dir);
-	return count;
 }
 
 static bool has_directory(uid_t uid)

@@ -27,6 +27,7 @@
 #endif
 #include "lib/cleanup.h"
 #include "lib/message.h"
+#include "test/unit/driver_symbol.h"
 #include "test/unit/preload/preload_memory.h"
 #include "test/unit/test.h"
 
@@ -110,35 +111,12 @@ static inline const char *driver_words(const char *words)
 static inline void *driver_symbol(const char *name)
 {
 	static void *library;
-	void *symbol;
 
-	if (!library)
-		library = dlopen(DRIVER, RTLD_NOW | RTLD_LOCAL);
-	if (!library) {
-		fprintf(stderr, "%s\n", dlerror());
-		exit(1);
-	}
-	symbol = find_symbol(library, name);
-	if (!symbol) {
-		fprintf(stderr, "no symbol %s\n", name);
-		exit(1);
-	}
-	return symbol;
+	return find_in_driver(&library, DRIVER, find_symbol, name);
 }
 
 /* An entry point by its exported name: the wrapper, if the library is preloaded. */
 #define CU(name) ((__typeof__(name) *)driver_symbol(#name))
-
-#define RESULT(call, expected)                                                                \
-	do {                                                                                  \
-		int result_ = (int)(call);                                                    \
-		if (result_ != (int)(expected)) {                                             \
-			fprintf(stderr, "%s:%d: %s: %d, not %d\n", __FILE__, __LINE__, #call, \
-				result_, (int)(expected));                                    \
-			exit(1);                                                              \
-		}                                                                             \
-	} while (0)
-#define OK(call) RESULT(call, CUDA_SUCCESS)
 
 /* Checks that the call returns 0, and prints the message in @error_ if not. */
 #define DONE(call)                                                                                 \
@@ -396,30 +374,46 @@ static inline int worker_main(int socket)
 	return 0;
 }
 
-static int worker_socket = -1;
-static pid_t worker_pid;
-
-/* Starts the worker: this program again by exec, without the library. */
-static inline void worker_start(void)
+/*
+ * Executes this program again after prepare(), with the arguments @role and the number of its
+ * socket. The result is its pid, and @ret_socket the other end of that socket.
+ */
+static inline pid_t start_peer(const char *role, void (*prepare)(void), int *ret_socket)
 {
 	int pair[2];
+	pid_t pid;
 
 	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
-	worker_pid = fork();
-	CHECK(worker_pid >= 0);
-	if (worker_pid == 0) {
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
 		char number[16];
 
 		close(pair[0]);
-		unsetenv("LD_PRELOAD");
-		unsetenv("GPUCR_SIM_FAULTS");
+		prepare();
 		snprintf(number, sizeof(number), "%d", pair[1]);
-		execl("/proc/self/exe", "test", "worker", number, (char *)NULL);
+		execl("/proc/self/exe", "test", role, number, (char *)NULL);
 		_exit(127);
 	}
 	close(pair[1]);
 	CHECK(fcntl(pair[0], F_SETFD, FD_CLOEXEC) == 0);
-	worker_socket = pair[0];
+	*ret_socket = pair[0];
+	return pid;
+}
+
+static int worker_socket = -1;
+static pid_t worker_pid;
+
+static inline void worker_prepare(void)
+{
+	unsetenv("LD_PRELOAD");
+	unsetenv("GPUCR_SIM_FAULTS");
+}
+
+/* Starts the worker: this program without the library. */
+static inline void worker_start(void)
+{
+	worker_pid = start_peer("worker", worker_prepare, &worker_socket);
 }
 
 /* Sends a request to the worker and waits for the answer, which must be WORKER_DONE. */

@@ -264,7 +264,7 @@ static void test_wanted(void)
 	}
 }
 
-static const struct gate_test tests[] = {
+static const struct linked_test tests[] = {
 	{"wanted", test_wanted},
 	{"deinitialized", test_deinitialized},
 	{"deinitialized with limits", test_deinitialized_with_limits},

@@ -78,6 +78,17 @@ def prototypes(text):
             re.findall(r'CUresult\s+(cu[A-Z]\w*)\s*\(([^;{}]*)\)\s*;', text)}
 
 
+def compile_asserts(asserts, source, arguments):
+    """The compiler finds all of them true, behind the source; how many they are."""
+    with tempfile.NamedTemporaryFile('w', suffix='.c') as file:
+        file.write(source + '\n'.join(asserts) + '\n')
+        file.flush()
+        result = subprocess.run([*CC, '-fsyntax-only', *arguments, file.name], text=True,
+                                capture_output=True)
+    check(result.returncode == 0, result.stderr.strip())
+    return len(asserts)
+
+
 def compare(table, declared, source, arguments):
     """Numbers of arguments; and the types of those that are passed by value, asked of the
     compiler that would pass them."""
@@ -100,13 +111,7 @@ def compare(table, declared, source, arguments):
             for number in ('float', 'double'):
                 asserts.append(f'_Static_assert(!__builtin_types_compatible_p({kind}, {number}), '
                                f'"{where}");')
-    with tempfile.NamedTemporaryFile('w', suffix='.c') as file:
-        file.write(source + '\n'.join(asserts) + '\n')
-        file.flush()
-        result = subprocess.run([*CC, '-fsyntax-only', *arguments, file.name], text=True,
-                                capture_output=True)
-    check(result.returncode == 0, result.stderr.strip())
-    return len(asserts)
+    return compile_asserts(asserts, source, arguments)
 
 
 def exported(library):
@@ -229,13 +234,7 @@ def compare_slots(table, declared, source, arguments):
             continue
         asserts.append(f'_Static_assert({total} == {entry.arguments}, '
                        f'"{name}: not {entry.arguments} slots");')
-    with tempfile.NamedTemporaryFile('w', suffix='.c') as file:
-        file.write(source + '\n'.join(asserts) + '\n')
-        file.flush()
-        result = subprocess.run([*CC, '-fsyntax-only', *arguments, file.name], text=True,
-                                capture_output=True)
-    check(result.returncode == 0, result.stderr.strip())
-    return len(asserts)
+    return compile_asserts(asserts, source, arguments)
 
 
 def check_hip_names(table):

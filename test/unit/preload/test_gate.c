@@ -11,33 +11,15 @@
 #include <sys/prctl.h>
 
 #include "backend/preload/base/wakeup.h"
-#include "test/unit/preload/test_gate.h"
+#include "test/unit/preload/gate_hammer.h"
 
-/* ---- a driver's function that checks whether it may run now ---- */
-
-static _Atomic(bool) acknowledged;
-static _Atomic(unsigned int) broken_in;
-static _Atomic(uint64_t) calls;
-
-static CUresult checked_query(CUstream stream)
-{
-	bool before = atomic_load(&acknowledged);
-
-	for (volatile int i = 0; i < 50; i++)
-		;
-	if (before || atomic_load(&acknowledged))
-		atomic_fetch_add(&broken_in, 1);
-	atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed);
-	return CUDA_SUCCESS;
-}
+/* ---- driver's functions that check whether they may run now ---- */
 
 /* Calls the driver again, through the wrapper. */
 static CUresult checked_synchronize(CUstream stream)
 {
 	return cuStreamQuery(stream);
 }
-
-static _Atomic(bool) stop;
 
 static void *hammer(void *argument)
 {
@@ -57,29 +39,13 @@ static void test_hammer(void)
 	enum { THREADS = 8 };
 	int rounds = test_few(150, 500) / TEST_SLOW;
 	pthread_t threads[THREADS];
-	uint64_t before;
 
 	use_gpu();
 	atomic_store(&gcr_reals[GCR_ENTRY_cuStreamQuery], (void *)checked_query);
 	atomic_store(&gcr_reals[GCR_ENTRY_cuStreamSynchronize], (void *)checked_synchronize);
 	for (uintptr_t i = 0; i < THREADS; i++)
 		threads[i] = start(hammer, (void *)i);
-	for (int round = 0; round < rounds; round++) {
-		before = atomic_load(&calls);
-		CLOSES();
-		atomic_store(&acknowledged, true);
-		for (int i = 0; i < round % 5; i++)
-			sched_yield();
-		atomic_store(&acknowledged, false);
-		gcr_gate_open();
-		while (round % 50 == 0 && atomic_load(&calls) == before)
-			sched_yield();
-	}
-	atomic_store(&stop, true);
-	for (int i = 0; i < THREADS; i++)
-		end(threads[i]);
-	CHECK(atomic_load(&broken_in) == 0);
-	CHECK(atomic_load(&calls) > 0);
+	hammer_gate(threads, THREADS, rounds);
 }
 
 /*
@@ -560,7 +526,7 @@ static void test_exempt(void)
 	CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 }
 
-static const struct gate_test tests[] = {
+static const struct linked_test tests[] = {
 	{"page", test_page},
 	{"named early", test_named_early},
 	{"wait", test_wait},

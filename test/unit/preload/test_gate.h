@@ -17,7 +17,7 @@
 #include "backend/preload/gate/thread.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
-#include "test/unit/sim.h"
+#include "test/unit/preload/linked.h"
 
 #define SECOND GCR_USEC_PER_SEC
 
@@ -179,40 +179,11 @@ static inline void spin(uint32_t *flag, CUstream stream)
 	      CUDA_SUCCESS);
 }
 
-struct gate_test {
-	const char *name;
-	void (*run)(void);
-};
-
 /* Runs all tests, or only the one named on the command line. */
-static inline int run_tests(const struct gate_test *tests, size_t count, const char *only)
+static inline int run_tests(const struct linked_test *tests, size_t count, const char *only)
 {
-	int failed = 0, status;
-
 	sim_begin("2", "256M");
-	alarm(0);
-	setenv("GPUCR_SOCKET", "", 1);
-	/* Load the driver globally, as for a program that is linked with it. */
-	CHECK(dlopen(getenv("GPUCR_SIM_LIB"), RTLD_NOW | RTLD_GLOBAL));
-	for (size_t i = 0; i < count; i++) {
-		pid_t pid;
-
-		if (only && strcmp(only, tests[i].name) != 0)
-			continue;
-		pid = fork();
-		CHECK(pid >= 0);
-		if (pid == 0) {
-			alarm(120 * TEST_SLOW);
-			tests[i].run();
-			exit(0);
-		}
-		CHECK(waitpid(pid, &status, 0) == pid);
-		if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-			fprintf(stderr, "%s: status 0x%x\n", tests[i].name, status);
-			failed = 1;
-		}
-	}
-	return failed;
+	return run_linked(tests, count, only);
 }
 
 #endif

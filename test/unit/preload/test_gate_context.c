@@ -692,7 +692,7 @@ static void test_context_handle_again(void)
 	atomic_store(&gcr_reals[GCR_ENTRY_cuCtxDestroy_v2], NULL);
 }
 
-static const struct gate_test tests[] = {
+static const struct linked_test tests[] = {
 	{"captures", test_captures},
 	{"own stream captures", test_own_stream_captures},
 	{"capture on its way", test_capture_on_its_way},

@@ -5,7 +5,7 @@
  */
 #include <sys/prctl.h>
 
-#include "test/unit/preload/test_gate.h"
+#include "test/unit/preload/gate_hammer.h"
 
 static uint32_t level(void)
 {
@@ -152,22 +152,6 @@ static void test_late_work(void)
 
 /* ---- many driver threads ---- */
 
-static _Atomic(bool) acknowledged, stop;
-static _Atomic(unsigned int) broken_in;
-static _Atomic(uint64_t) calls;
-
-static CUresult checked_query(CUstream stream)
-{
-	bool before = atomic_load(&acknowledged);
-
-	for (volatile int i = 0; i < 50; i++)
-		;
-	if (before || atomic_load(&acknowledged))
-		atomic_fetch_add(&broken_in, 1);
-	atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed);
-	return CUDA_SUCCESS;
-}
-
 static void *hammer(void *argument)
 {
 	CHECK(prctl(PR_SET_NAME, "cuda-train") == 0);
@@ -181,30 +165,15 @@ static void test_hammer(void)
 {
 	enum { THREADS = 4, ROUNDS = 200 };
 	pthread_t threads[THREADS];
-	uint64_t before;
 
 	use_gpu();
 	atomic_store(&gcr_reals[GCR_ENTRY_cuStreamQuery], (void *)checked_query);
 	for (int i = 0; i < THREADS; i++)
 		threads[i] = start(hammer, NULL);
-	for (int round = 0; round < ROUNDS; round++) {
-		before = atomic_load(&calls);
-		CLOSES();
-		atomic_store(&acknowledged, true);
-		for (int i = 0; i < round % 5; i++)
-			sched_yield();
-		atomic_store(&acknowledged, false);
-		gcr_gate_open();
-		while (round % 50 == 0 && atomic_load(&calls) == before)
-			sched_yield();
-	}
-	atomic_store(&stop, true);
-	for (int i = 0; i < THREADS; i++)
-		end(threads[i]);
-	CHECK(atomic_load(&broken_in) == 0 && atomic_load(&calls) > 0);
+	hammer_gate(threads, THREADS, ROUNDS);
 }
 
-static const struct gate_test tests[] = {
+static const struct linked_test tests[] = {
 	{"closed", test_closed},   {"program of that name", test_program_of_that_name},
 	{"counted", test_counted}, {"late work", test_late_work},
 	{"hammer", test_hammer},

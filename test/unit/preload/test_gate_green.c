@@ -492,7 +492,7 @@ static void test_handle_is_reused(void)
 	CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
 }
 
-static const struct gate_test tests[] = {
+static const struct linked_test tests[] = {
 	{"event of primary", test_event_of_primary},
 	{"handle is reused", test_handle_is_reused},
 	{"streams", test_streams},

@@ -294,7 +294,7 @@ static void test_vfork(void)
 	gcr_gate_open();
 }
 
-static const struct gate_test tests[] = {
+static const struct linked_test tests[] = {
 	{"destructors", test_destructors},
 	{"short lives", test_short_lives},
 	{"no slot left", test_no_slot_left},

@@ -10,7 +10,7 @@
 #include "backend/preload/memory/limit.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
-#include "test/unit/sim.h"
+#include "test/unit/preload/linked.h"
 
 #define DEFAULT_LIMIT 1024
 #define CONTEXT_BYTES (64 * MIB) /* with the default limit; half of it with none */
@@ -50,16 +50,6 @@ static size_t free_bytes(void)
 
 	CHECK(cuMemGetInfo_v2(&bytes, &total) == CUDA_SUCCESS);
 	return bytes;
-}
-
-static void set_faults(const char *rules)
-{
-	char path[128];
-	_cleanup_fclose_ FILE *file = NULL;
-
-	snprintf(path, sizeof(path), "%s/faults", sim_state_directory);
-	file = fopen(path, "we");
-	CHECK(file && fputs(rules, file) >= 0);
 }
 
 /* Two contexts of one GPU and one of another, each with its own limit. */
@@ -146,11 +136,11 @@ static void test_shrink_fails(void)
 {
 	make_contexts();
 	close_gate();
-	set_faults("cuCtxSetLimit nth=2 error=CUDA_ERROR_UNKNOWN");
+	sim_set_faults("cuCtxSetLimit nth=2 error=CUDA_ERROR_UNKNOWN");
 	gcr_limits_shrink();
 	CHECK(limit_of(contexts[0]) == 0 && limit_of(contexts[2]) == 0);
 	CHECK(limit_of(contexts[1]) == limits[1]);
-	set_faults("");
+	sim_set_faults("");
 	CHECK(gcr_limits_restore(&failure) == 0);
 	expect_own_limits();
 }
@@ -160,11 +150,11 @@ static void test_shrink_cannot_look(void)
 {
 	make_contexts();
 	close_gate();
-	set_faults("cuCtxGetLimit error=CUDA_ERROR_UNKNOWN");
+	sim_set_faults("cuCtxGetLimit error=CUDA_ERROR_UNKNOWN");
 	gcr_limits_shrink();
-	set_faults("cuCtxPushCurrent error=CUDA_ERROR_UNKNOWN");
+	sim_set_faults("cuCtxPushCurrent error=CUDA_ERROR_UNKNOWN");
 	gcr_limits_shrink();
-	set_faults("");
+	sim_set_faults("");
 	expect_own_limits();
 }
 
@@ -200,10 +190,10 @@ static void test_restore_fails(void)
 		gcr_limits_shrink();
 		snprintf(rule, sizeof(rule), "%s nth=%d error=CUDA_ERROR_UNKNOWN", calls[i % 2],
 			 i / 2 + 1);
-		set_faults(rule);
+		sim_set_faults(rule);
 		CHECK(gcr_limits_restore(&failure) == -EIO);
 		CHECK(strstr(failure.words, "CUDA_ERROR_UNKNOWN (999)"));
-		set_faults("");
+		sim_set_faults("");
 		CHECK(gcr_limits_restore(&failure) == 0);
 		expect_own_limits();
 	}
@@ -278,10 +268,7 @@ static void test_fork(void)
 	expect_own_limits();
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} tests[] = {
+static const struct linked_test tests[] = {
 	{"rounds", test_rounds},
 	{"twice", test_twice},
 	{"none", test_none},
@@ -297,32 +284,7 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-	int failed = 0, status;
-
 	sim_begin("2", "1G");
-	alarm(0);
 	setenv("GPUCR_SIM_CONTEXT_BYTES", "64M", 1);
-	setenv("GPUCR_SOCKET", "", 1);
-	/* Load the driver as a program linked with it does. */
-	CHECK(dlopen(getenv("GPUCR_SIM_LIB"), RTLD_NOW | RTLD_GLOBAL));
-	for (size_t i = 0; i < GCR_ARRAY_SIZE(tests); i++) {
-		pid_t pid;
-
-		if (argc > 1 && strcmp(argv[1], tests[i].name) != 0)
-			continue;
-		pid = fork();
-		CHECK(pid >= 0);
-		if (pid == 0) {
-			alarm(60 * TEST_SLOW);
-			tests[i].run();
-			exit(0);
-		}
-		CHECK(waitpid(pid, &status, 0) == pid);
-		if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-			fprintf(stderr, "%s: status 0x%x\n", tests[i].name, status);
-			failed = 1;
-		}
-		set_faults("");
-	}
-	return failed;
+	return run_linked(tests, GCR_ARRAY_SIZE(tests), argv[1]);
 }

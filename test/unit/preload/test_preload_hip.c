@@ -17,13 +17,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "backend/cuda/cuda_api.h"
 #include "backend/rocm/hip_api.h"
 #include "lib/cleanup.h"
 #include "lib/protocol.h"
+#include "test/unit/preload/again.h"
 #include "test/unit/preload/fake_hip.h"
 #include "test/unit/test.h"
 
@@ -425,36 +425,10 @@ static int run_program(const char *way)
 	return run_fake();
 }
 
+/* Without a first library, gpucr-run sets them. */
 static void start(const char *way, const char *first, const char *second)
 {
-	const char *old_options = getenv("ASAN_OPTIONS");
-	char options[1024], preload[8192], self[4096] = "";
-	pid_t pid = fork();
-	int status;
-
-	CHECK(pid >= 0);
-	if (pid == 0) {
-		setenv("LD_LIBRARY_PATH", getenv("GPUCR_TEST_SIMULATOR"), 1);
-		snprintf(options, sizeof(options), "%s:verify_asan_link_order=0",
-			 old_options ? old_options : "");
-		setenv("ASAN_OPTIONS", options, 1);
-		setenv("GPUCR_SOCKET", "", 1);
-		CHECK(readlink("/proc/self/exe", self, sizeof(self) - 1) > 0);
-		if (!first) {
-			unsetenv("LD_PRELOAD");
-			execl(getenv("GPUCR_TEST_RUN"), "gpucr-run", self, way, (char *)NULL);
-			_exit(127);
-		}
-		snprintf(preload, sizeof(preload), "%s%s%s", first, second ? ":" : "",
-			 second ? second : "");
-		setenv("LD_PRELOAD", preload, 1);
-		execl(self, self, way, (char *)NULL);
-		_exit(127);
-	}
-	CHECK(waitpid(pid, &status, 0) == pid);
-	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-		fprintf(stderr, "%s: status 0x%x\n", way, status);
-	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	execute_again(way, first, second, !first);
 }
 
 int main(int argc, char **argv)

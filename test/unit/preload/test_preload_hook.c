@@ -11,12 +11,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "backend/cuda/cuda_api_later.h"
 #include "lib/cleanup.h"
 #include "lib/protocol.h"
+#include "test/unit/preload/again.h"
 #include "test/unit/test.h"
 
 #define LIBRARY "libgpucr-preload.so"
@@ -419,26 +419,7 @@ static int run_program(const char *way)
 
 static void start(const char *way)
 {
-	const char *old_options = getenv("ASAN_OPTIONS");
-	pid_t pid = fork();
-	char options[1024];
-	int status;
-
-	CHECK(pid >= 0);
-	if (pid == 0) {
-		setenv("LD_LIBRARY_PATH", getenv("GPUCR_TEST_SIMULATOR"), 1);
-		snprintf(options, sizeof(options), "%s:verify_asan_link_order=0",
-			 old_options ? old_options : "");
-		setenv("ASAN_OPTIONS", options, 1);
-		setenv("GPUCR_SOCKET", "", 1);
-		setenv("LD_PRELOAD", getenv("GPUCR_TEST_PRELOAD"), 1);
-		execl("/proc/self/exe", "test_preload_hook", way, (char *)NULL);
-		_exit(127);
-	}
-	CHECK(waitpid(pid, &status, 0) == pid);
-	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-		fprintf(stderr, "%s: status 0x%x\n", way, status);
-	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	execute_again(way, getenv("GPUCR_TEST_PRELOAD"), NULL, false);
 }
 
 int main(int argc, char **argv)

@@ -78,27 +78,21 @@ static int importer_main(int socket)
 static int importer_socket = -1;
 static pid_t importer_pid;
 
+static void be_apart(void)
+{
+	setpgid(0, 0);
+}
+
+static void be_apart_unloaded(void)
+{
+	setpgid(0, 0);
+	unsetenv("LD_PRELOAD");
+}
+
 static void importer_start(bool preloaded)
 {
-	int pair[2];
-
-	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
-	importer_pid = fork();
-	CHECK(importer_pid >= 0);
-	if (importer_pid == 0) {
-		char number[16];
-
-		setpgid(0, 0);
-		close(pair[0]);
-		if (!preloaded)
-			unsetenv("LD_PRELOAD");
-		snprintf(number, sizeof(number), "%d", pair[1]);
-		execl("/proc/self/exe", "test", "importer", number, (char *)NULL);
-		_exit(127);
-	}
-	close(pair[1]);
-	CHECK(fcntl(pair[0], F_SETFD, FD_CLOEXEC) == 0);
-	importer_socket = pair[0];
+	importer_pid =
+		start_peer("importer", preloaded ? be_apart : be_apart_unloaded, &importer_socket);
 }
 
 static void tell(const struct order *order)

@@ -63,17 +63,23 @@ static void ask(enum worker_verb verb)
 	worker_ask(verb, NULL, 0, NULL, 0, &answer);
 }
 
+/* The worker starts with nothing; the results are the free VRAM and the number of descriptors. */
+static void begin(size_t *ret_free, unsigned *ret_descriptors)
+{
+	use_device(0);
+	worker_start();
+	ask(WORKER_DROP);
+	*ret_free = free_bytes();
+	*ret_descriptors = open_descriptors();
+}
+
 /* The memory moves out and in three times, together with the driver's own checkpoint. */
 static void cycle(void)
 {
 	size_t before, with_worker, used;
 	unsigned descriptors;
 
-	use_device(0);
-	worker_start();
-	ask(WORKER_DROP);
-	before = free_bytes();
-	descriptors = open_descriptors();
+	begin(&before, &descriptors);
 	allocate(100);
 	used = before - free_bytes();
 	CHECK(!imported());
@@ -107,11 +113,7 @@ static void undone(void)
 	unsigned descriptors;
 	size_t before;
 
-	use_device(0);
-	worker_start();
-	ask(WORKER_DROP);
-	before = free_bytes();
-	descriptors = open_descriptors();
+	begin(&before, &descriptors);
 	allocate(7);
 	for (unsigned round = 0; round < 3; round++) {
 		hand_over();
@@ -132,16 +134,25 @@ static void undone(void)
 	expect_nothing_left(before, descriptors);
 }
 
+/* The memory is allocated, without a worker; the result is the number of descriptors. */
+static unsigned begin_alone(unsigned seed)
+{
+	unsigned descriptors;
+
+	use_device(0);
+	allocate(seed);
+	descriptors = open_descriptors();
+	look();
+	return descriptors;
+}
+
 /* The memory is exported, not unmapped, and the freeze is abandoned. */
 static void only_exported(void)
 {
 	unsigned descriptors;
 	int fds[5];
 
-	use_device(0);
-	allocate(7);
-	descriptors = open_descriptors();
-	look();
+	descriptors = begin_alone(7);
 	DONE(memory()->export(0, 5, fds, &failure));
 	CHECK(open_descriptors() == descriptors + 5);
 	for (int i = 0; i < 5; i++)
@@ -239,10 +250,7 @@ static void export_fails(void)
 	unsigned descriptors;
 	int fds[5];
 
-	use_device(0);
-	allocate(1);
-	descriptors = open_descriptors();
-	look();
+	descriptors = begin_alone(1);
 	expect_failure(memory()->export(0, 5, fds, &failure), EIO,
 		       "cuMemExportToShareableHandle: CUDA_ERROR_UNKNOWN");
 	CHECK(open_descriptors() == descriptors && !imported());
@@ -261,10 +269,7 @@ static void unmap_fails(void)
 	unsigned descriptors;
 	int fds[5];
 
-	use_device(0);
-	allocate(1);
-	descriptors = open_descriptors();
-	look();
+	descriptors = begin_alone(1);
 	DONE(memory()->export(0, 5, fds, &failure));
 	expect_failure(memory()->unmap(&failure), EIO, call);
 	CHECK(memory()->complete(&failure));

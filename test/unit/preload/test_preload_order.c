@@ -12,12 +12,12 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "backend/cuda/cuda_api.h"
 #include "lib/cleanup.h"
 #include "lib/protocol.h"
+#include "test/unit/preload/again.h"
 #include "test/unit/preload/preload_interposer.h"
 #include "test/unit/test.h"
 
@@ -115,31 +115,7 @@ static int run_program(const char *way)
 
 static void start(const char *way, const char *first, const char *second)
 {
-	char preload[8192], options[1024], self[4096] = "";
-	const char *old_options = getenv("ASAN_OPTIONS");
-	pid_t pid = fork();
-	int status;
-
-	CHECK(pid >= 0);
-	if (pid == 0) {
-		snprintf(options, sizeof(options), "%s:verify_asan_link_order=0",
-			 old_options ? old_options : "");
-		setenv("ASAN_OPTIONS", options, 1);
-		setenv("GPUCR_SOCKET", "", 1);
-		snprintf(preload, sizeof(preload), "%s%s%s", first, second ? ":" : "",
-			 second ? second : "");
-		setenv("LD_PRELOAD", preload, 1);
-		CHECK(readlink("/proc/self/exe", self, sizeof(self) - 1) > 0);
-		if (strcmp(way, "run") == 0)
-			execl(getenv("GPUCR_TEST_RUN"), "gpucr-run", self, way, (char *)NULL);
-		else
-			execl(self, self, way, (char *)NULL);
-		_exit(127);
-	}
-	CHECK(waitpid(pid, &status, 0) == pid);
-	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-		fprintf(stderr, "%s: status 0x%x\n", way, status);
-	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	execute_again(way, first, second, strcmp(way, "run") == 0);
 }
 
 int main(int argc, char **argv)

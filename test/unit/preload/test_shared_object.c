@@ -126,7 +126,7 @@ static void ranges(void)
 	with_gpu(test_ranges);
 }
 
-static const struct gate_test tests[] = {{"events", events}, {"ranges", ranges}};
+static const struct linked_test tests[] = {{"events", events}, {"ranges", ranges}};
 
 int main(int argc, char **argv)
 {

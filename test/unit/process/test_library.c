@@ -138,26 +138,41 @@ static void wait_for_loop(void)
 }
 
 /*
+ * Connects a library of this process's, of which @owner is the owner and the program's code is
+ * @moved bytes from where it really is; the loop watches its connection, of which @ends are the
+ * ends.
+ */
+static struct gcr_library *connect_library(uid_t owner, uint64_t moved, int ends[2])
+{
+	struct gcr_register registration = {.phase = GCR_PRELOAD_RUNNING};
+	struct gcr_page_facts facts = {0};
+	struct gcr_proc_program program;
+	struct gcr_library *library;
+
+	CHECK(!gcr_loop_create(&served.loop));
+	gcr_loop_handle(served.loop, GCR_LOOP_CONNECTION, hear, NULL);
+	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
+	CHECK(!gcr_proc_program(getpid(), &program));
+	program.start_code += moved;
+	CHECK(!gcr_library_create(&process, ends[0], DROPPED, &program, owner, &registration,
+				  memfd_create("page", MFD_CLOEXEC), &facts, &library));
+	return library;
+}
+
+/*
  * A connection that ends while its library is taken is no longer watched, whether the library is
  * given back or not.
  */
 static void test_dropped_while_taken(void)
 {
-	struct gcr_register registration = {.phase = GCR_PRELOAD_RUNNING};
 	struct gcr_quota_charge charge = {0};
-	struct gcr_page_facts facts = {0};
-	struct gcr_proc_program program;
 	struct gcr_library *library, *taken;
 	struct gcr_error error;
 	int ends[2];
 
-	CHECK(!sem_init(&heard, 0, 0) && !gcr_loop_create(&served.loop));
-	gcr_loop_handle(served.loop, GCR_LOOP_CONNECTION, hear, NULL);
-	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
+	CHECK(!sem_init(&heard, 0, 0));
+	library = connect_library(geteuid(), 0, ends);
 	CHECK(!gcr_loop_add(served.loop, ends[0], GCR_LOOP_CONNECTION, DROPPED));
-	CHECK(!gcr_proc_program(getpid(), &program));
-	CHECK(!gcr_library_create(&process, ends[0], DROPPED, &program, geteuid(), &registration,
-				  memfd_create("page", MFD_CLOEXEC), &facts, &library));
 	CHECK(!gcr_library_take(&process, 0, &taken, &error) && taken == library);
 	gcr_library_ref(library);
 	gcr_library_end(library, &charge);
@@ -178,22 +193,13 @@ static void test_dropped_while_taken(void)
  */
 static void test_of_another_program(void)
 {
-	struct gcr_register registration = {.phase = GCR_PRELOAD_RUNNING};
 	struct gcr_quota_charge charge = {0};
-	struct gcr_page_facts facts = {0};
 	struct gcr_message message = {0};
-	struct gcr_proc_program program;
 	struct gcr_library *library;
 	struct gcr_error error;
 	int ends[2];
 
-	CHECK(!gcr_loop_create(&served.loop));
-	gcr_loop_handle(served.loop, GCR_LOOP_CONNECTION, hear, NULL);
-	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
-	CHECK(!gcr_proc_program(getpid(), &program));
-	program.start_code += 4096;
-	CHECK(!gcr_library_create(&process, ends[0], DROPPED, &program, geteuid(), &registration,
-				  memfd_create("page", MFD_CLOEXEC), &facts, &library));
+	library = connect_library(geteuid(), 4096, ends);
 	CHECK(gcr_message_send(ends[1], GCR_MESSAGE_RESULT, 0, NULL, 0, NULL, 0) == 0);
 	CHECK(gcr_library_receive(library, 0, &message) == -EPIPE);
 	CHECK(!gcr_library_is_live(&process));
@@ -218,19 +224,13 @@ static const struct gcr_proc_source silent = {.read = read_of_silent};
  */
 static void test_of_another_owner(uid_t owner, int expected)
 {
-	struct gcr_register registration = {.phase = GCR_PRELOAD_RUNNING};
 	struct gcr_quota_charge charge = {0};
-	struct gcr_page_facts facts = {0};
 	struct gcr_message message = {0};
 	struct gcr_proc_program program;
 	struct gcr_library *library;
 	int ends[2];
 
-	CHECK(!gcr_loop_create(&served.loop));
-	CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
-	CHECK(!gcr_proc_program(getpid(), &program));
-	CHECK(!gcr_library_create(&process, ends[0], DROPPED, &program, owner, &registration,
-				  memfd_create("page", MFD_CLOEXEC), &facts, &library));
+	library = connect_library(owner, 0, ends);
 	gcr_proc_set_source(&silent);
 	CHECK(gcr_proc_program(getpid(), &program) == -EBUSY);
 	CHECK(gcr_message_send(ends[1], GCR_MESSAGE_RESULT, 0, NULL, 0, NULL, 0) == 0);

@@ -20,6 +20,7 @@
 #include "lib/clock.h"
 #include "lib/lock.h"
 #include "lib/procfs.h"
+#include "test/unit/idle_thread.h"
 #include "test/unit/test.h"
 
 /* Far longer than a pass lasts, for a machine under load. */
@@ -363,36 +364,15 @@ static void test_user(void)
 	end_child(child);
 }
 
-struct thread {
-	pthread_barrier_t ready;
-	pthread_mutex_t stay;
-	pid_t id;
-};
-
-static void *thread_main(void *data)
-{
-	struct thread *thread = data;
-
-	thread->id = (pid_t)syscall(SYS_gettid);
-	pthread_barrier_wait(&thread->ready);
-	pthread_mutex_lock(&thread->stay);
-	pthread_mutex_unlock(&thread->stay);
-	return NULL;
-}
-
 static void test_thread(void)
 {
-	struct thread thread = {.stay = PTHREAD_MUTEX_INITIALIZER};
+	struct idle_thread thread;
 	struct watcher watcher;
 	struct gcr_scan *scan = start(&watcher, (uid_t)-1);
-	pthread_t handle;
 	void *mapping;
 	int fd;
 
-	pthread_barrier_init(&thread.ready, NULL, 2);
-	pthread_mutex_lock(&thread.stay);
-	CHECK(pthread_create(&handle, NULL, thread_main, &thread) == 0);
-	pthread_barrier_wait(&thread.ready);
+	idle_thread_start(&thread);
 	fd = open(device, O_RDWR | O_CLOEXEC);
 	mapping = mmap(NULL, 4096, PROT_NONE, MAP_SHARED, fd, 0);
 	CHECK(mapping != MAP_FAILED);
@@ -400,9 +380,7 @@ static void test_thread(void)
 	CHECK(gcr_scan_probe(scan, thread.id, NULL) == 0);
 	munmap(mapping, 4096);
 	close(fd);
-	pthread_mutex_unlock(&thread.stay);
-	pthread_join(handle, NULL);
-	pthread_barrier_destroy(&thread.ready);
+	idle_thread_end(&thread);
 	gcr_scan_destroy(scan);
 }
 

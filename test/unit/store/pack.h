@@ -155,4 +155,21 @@ static inline void check_account(struct gcr_snapshot *snapshot)
 	}
 }
 
+/* The process of the snapshot that a killed daemon leaves. */
+#define LEFT_PID   1
+#define LEFT_TICKS 77
+
+/* The result is the snapshot that a killed daemon has left. */
+static inline struct gcr_snapshot *open_left(void)
+{
+	struct gcr_snapshot *snapshot;
+	struct gcr_error error = {0};
+
+	if (gcr_snapshot_open(store, LEFT_PID, LEFT_TICKS, GENERATION, &snapshot, &error) < 0) {
+		fprintf(stderr, "%s\n", error.words);
+		exit(1);
+	}
+	return snapshot;
+}
+
 #endif

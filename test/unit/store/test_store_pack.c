@@ -217,9 +217,6 @@ static void test_own_name_removed(void)
 
 /* ---- a daemon that is killed ---- */
 
-#define LEFT_PID   1
-#define LEFT_TICKS 77
-
 static void be_killed(void)
 {
 	struct gcr_snapshot *snapshot;
@@ -241,18 +238,6 @@ static void be_killed(void)
 	CHECK(!ftruncate(fd, 2 * MIB));
 	close(fd);
 	free(bytes);
-}
-
-static struct gcr_snapshot *open_left(void)
-{
-	struct gcr_snapshot *snapshot;
-	struct gcr_error error = {0};
-
-	if (gcr_snapshot_open(store, LEFT_PID, LEFT_TICKS, GENERATION, &snapshot, &error) < 0) {
-		fprintf(stderr, "%s\n", error.words);
-		exit(1);
-	}
-	return snapshot;
 }
 
 static void test_killed(void)

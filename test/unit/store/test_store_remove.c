@@ -188,6 +188,23 @@ static struct gcr_snapshot *adopt(struct gcr_snapshot *snapshot)
 	return adopt_as(GENERATION, snapshot);
 }
 
+/* The last snapshot is discarded: the store is empty then. */
+static void discard_last(struct gcr_snapshot *snapshot)
+{
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+}
+
+/* The results are the snapshot of one file in a new store, and another one that adopts the file. */
+static void start_with_two(uint64_t bytes, struct gcr_snapshot **ret_snapshot,
+			   struct gcr_snapshot **ret_other)
+{
+	start(256 * MIB, 0);
+	*ret_snapshot = create_finished(bytes);
+	*ret_other = adopt(*ret_snapshot);
+}
+
 /* The same file has a name in a place and in the snapshot restored from it. */
 static void test_mapped_by_two_names(void)
 {
@@ -255,9 +272,7 @@ static void test_closed_while_going(void)
 	struct gcr_subtree_file *file = NULL, *other_file = NULL;
 	struct gcr_snapshot *snapshot, *other;
 
-	start(256 * MIB, 0);
-	snapshot = create_finished(bytes);
-	other = adopt(snapshot);
+	start_with_two(bytes, &snapshot, &other);
 	CHECK(!open_outside(snapshot, 0, O_RDONLY, &file));
 	CHECK(!open_outside(other, 0, O_RDONLY, &other_file));
 	gcr_snapshot_discard(other);
@@ -281,9 +296,7 @@ static void test_grown_by_one_name(void)
 	struct gcr_subtree_file *file = NULL;
 	struct gcr_snapshot *snapshot, *other;
 
-	start(256 * MIB, 0);
-	snapshot = create_finished(bytes);
-	other = adopt(snapshot);
+	start_with_two(bytes, &snapshot, &other);
 	CHECK(!open_outside(snapshot, 0, O_RDWR, &file));
 	CHECK(gcr_subtree_write(file, "x", 1, bytes + 4 * MIB) == -EBUSY);
 	CHECK(gcr_subtree_write(file, "x", 1, 5) == 1);
@@ -294,9 +307,7 @@ static void test_grown_by_one_name(void)
 		;
 	CHECK(gcr_subtree_write(file, "x", 1, bytes + 4 * MIB) == 1);
 	gcr_subtree_close(file);
-	gcr_snapshot_discard(snapshot);
-	wait_used(0);
-	stop();
+	discard_last(snapshot);
 }
 
 /* The same if a user removes the name that is charged, and the subtree stays. */
@@ -307,9 +318,7 @@ static void test_removed_by_other_name(void)
 	struct gcr_snapshot *snapshot, *other;
 	uint64_t cost;
 
-	start(256 * MIB, 0);
-	snapshot = create_finished(bytes);
-	other = adopt(snapshot);
+	start_with_two(bytes, &snapshot, &other);
 	CHECK(!open_outside(other, 0, O_RDONLY, &file));
 	gcr_snapshot_discard(other);
 	cost = snapshot->cost_bytes;
@@ -319,9 +328,7 @@ static void test_removed_by_other_name(void)
 	CHECK(figures().used_bytes == cost + bytes);
 	gcr_subtree_close(file);
 	CHECK(figures().used_bytes == cost);
-	gcr_snapshot_discard(snapshot);
-	wait_used(0);
-	stop();
+	discard_last(snapshot);
 }
 
 /*
@@ -360,9 +367,7 @@ static void test_punched_by_other_name(bool punches_adopted)
 	CHECK(memory_of(snapshot) == bytes && read_size(file, bytes - 5, 4096) == 5);
 	gcr_subtree_close(file);
 	gcr_snapshot_discard(other);
-	gcr_snapshot_discard(snapshot);
-	wait_used(0);
-	stop();
+	discard_last(snapshot);
 }
 
 /* Holes stay holes: filling them would take more memory than the store has. */
@@ -390,9 +395,7 @@ static void test_punched_with_holes(void)
 	CHECK(read_size(file, 301 * MIB, 1) == 1 && gcr_subtree_seek(file, 0, SEEK_HOLE) == 0);
 	gcr_subtree_close(file);
 	gcr_snapshot_discard(other);
-	gcr_snapshot_discard(snapshot);
-	wait_used(0);
-	stop();
+	discard_last(snapshot);
 }
 
 /* A file without names cannot grow as long as two subtrees have it open. */

@@ -14,9 +14,6 @@
 /* Files 0 to 3 of create(), which a worker fills, are packed. */
 #define PACKED 4
 
-#define LEFT_PID   1
-#define LEFT_TICKS 77
-
 static char disk[112];
 
 /* Uses a directory beside the runtime directory as the disk. */
@@ -278,16 +275,18 @@ static void be_killed(void)
 	CHECK(spill(snapshot, UINT64_MAX));
 }
 
-static struct gcr_snapshot *open_left(void)
+/* The next daemon finds the snapshot as it was made, and nothing is left when it is discarded. */
+static void check_left(void)
 {
 	struct gcr_snapshot *snapshot;
-	struct gcr_error error = {0};
 
-	if (gcr_snapshot_open(store, LEFT_PID, LEFT_TICKS, GENERATION, &snapshot, &error) < 0) {
-		fprintf(stderr, "%s\n", error.words);
-		exit(1);
-	}
-	return snapshot;
+	start(256 * MIB, 0);
+	snapshot = open_left();
+	check_files(snapshot, 0);
+	gcr_snapshot_discard(snapshot);
+	wait_used(0);
+	stop();
+	check_no_disk();
 }
 
 /* A later daemon finds the snapshot on the disk, with and without the option -o spill=. */
@@ -306,13 +305,7 @@ static void test_killed(bool is_on)
 	gcr_snapshot_unref(snapshot);
 	stop();
 	set_disk();
-	start(256 * MIB, 0);
-	snapshot = open_left();
-	check_files(snapshot, 0);
-	gcr_snapshot_discard(snapshot);
-	wait_used(0);
-	stop();
-	check_no_disk();
+	check_left();
 }
 
 /* A snapshot that was never opened is swept, and its chunks on the disk with it. */
@@ -350,13 +343,7 @@ static void test_absent(void)
 	gcr_snapshot_unref(snapshot);
 	stop();
 	CHECK(access(disk, F_OK) < 0 && !rename(away, disk));
-	start(256 * MIB, 0);
-	snapshot = open_left();
-	check_files(snapshot, 0);
-	gcr_snapshot_discard(snapshot);
-	wait_used(0);
-	stop();
-	check_no_disk();
+	check_left();
 }
 
 static void tests(void)

@@ -8,7 +8,6 @@ import pty
 import random
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -276,20 +275,26 @@ def test_lengths():
                 stream.write(whole)
 
 
+def finds_other_kinds(base, name, end=''):
+    """The file is moved away, and what is there in its place is found: nothing, a link, a pipe."""
+    path = os.path.join(base, name)
+    os.rename(path, os.path.join(work, 'away'))
+    finds(base, f'{name}: it is missing{end}')
+    os.symlink(os.path.join(work, 'away'), path)
+    finds(base, f'{name}: it is a symbolic link{end}')
+    os.unlink(path)
+    os.mkfifo(path)
+    finds(base, f'{name}: it is not a regular file{end}')
+    os.unlink(path)
+
+
 def test_missing_and_extra():
     base = make('kinds')
     path = os.path.join(base, PEER)
-    os.rename(path, os.path.join(work, 'away'))
-    finds(base, f'{PEER}: it is missing')
-    os.symlink(os.path.join(work, 'away'), path)
-    finds(base, f'{PEER}: it is a symbolic link')
-    os.unlink(path)
+    finds_other_kinds(base, PEER)
     os.mkdir(path)
     finds(base, f'{PEER}: it is not a regular file')
     os.rmdir(path)
-    os.mkfifo(path)
-    finds(base, f'{PEER}: it is not a regular file')
-    os.unlink(path)
     os.link(os.path.join(work, 'away'), path)
     is_right(base)
 
@@ -320,14 +325,7 @@ def test_missing_and_extra():
 
     for file in ('manifest', 'digests'):
         path = os.path.join(base, file)
-        os.rename(path, os.path.join(work, 'away'))
-        finds(base, f'{file}: it is missing; .*')
-        os.symlink(os.path.join(work, 'away'), path)
-        finds(base, f'{file}: it is a symbolic link; .*')
-        os.unlink(path)
-        os.mkfifo(path)
-        finds(base, f'{file}: it is not a regular file; .*')
-        os.unlink(path)
+        finds_other_kinds(base, file, '; .*')
         os.rename(os.path.join(work, 'away'), path)
     is_right(base)
 

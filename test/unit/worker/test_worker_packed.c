@@ -394,14 +394,17 @@ static void test_changed_segments(struct worker *worker, struct image *image, un
 	come_back(worker, image);
 }
 
+/* A byte of a table, and the words of the error that it is refused with. */
+struct change {
+	size_t at;
+	unsigned char byte;
+	const char *words;
+};
+
 /* Impossible values in a table are refused; each is restored afterwards. */
 static void test_changed_tables(struct worker *worker, struct image *image)
 {
-	static const struct {
-		size_t at;
-		unsigned char byte;
-		const char *words;
-	} changes[] = {
+	static const struct change changes[] = {
 		{offsetof(struct gcr_pack_entry, kind), 3, "damaged"},
 		{offsetof(struct gcr_pack_entry, kind), GCR_PACK_ZEROS, "digest"},
 		{offsetof(struct gcr_pack_entry, form), 9, "damaged"},
@@ -431,11 +434,7 @@ static void test_changed_tables(struct worker *worker, struct image *image)
 
 static void test_changed_headers(struct worker *worker, struct image *image)
 {
-	static const struct {
-		size_t at;
-		unsigned char byte;
-		const char *words;
-	} changes[] = {
+	static const struct change changes[] = {
 		{0, 'X', "damaged"},
 		{0, 0, "digest"}, /* never finished: the file counts, and has holes */
 		{offsetof(struct gcr_pack_table_header, version), 2, "damaged"},
