@@ -83,17 +83,9 @@ void bench_progress(const struct bench *bench, const char *format, ...)
 	fputc('\n', stderr);
 }
 
-/* A note or a failure goes to standard error, and behind the @count others of its kind. */
-__attribute__((format(printf, 6, 0))) static void remark(const struct bench *bench,
-							 struct bench_remark *remarks,
-							 unsigned int *count, const char *prefix,
-							 const char *what, const char *format,
-							 va_list arguments)
+static void remark(struct bench_remark *remarks, unsigned int *count, const char *what,
+		   const char *words)
 {
-	char words[GCR_ERROR_WORDS_MAX];
-
-	vsnprintf(words, sizeof(words), format, arguments);
-	bench_progress(bench, "%s: %s%s", what, prefix, words);
 	if (*count == BENCH_REMARKS_MAX)
 		return;
 	snprintf(remarks[*count].what, sizeof(remarks->what), "%s", what);
@@ -103,20 +95,26 @@ __attribute__((format(printf, 6, 0))) static void remark(const struct bench *ben
 
 void bench_note(struct bench *bench, const char *what, const char *format, ...)
 {
+	char words[GCR_ERROR_WORDS_MAX];
 	va_list arguments;
 
 	va_start(arguments, format);
-	remark(bench, bench->notes, &bench->notes_count, "", what, format, arguments);
+	vsnprintf(words, sizeof(words), format, arguments);
 	va_end(arguments);
+	bench_progress(bench, "%s: %s", what, words);
+	remark(bench->notes, &bench->notes_count, what, words);
 }
 
 void bench_fail(struct bench *bench, const char *what, const char *format, ...)
 {
+	char words[GCR_ERROR_WORDS_MAX];
 	va_list arguments;
 
 	va_start(arguments, format);
-	remark(bench, bench->failures, &bench->failures_count, "FAILED: ", what, format, arguments);
+	vsnprintf(words, sizeof(words), format, arguments);
 	va_end(arguments);
+	bench_progress(bench, "%s: FAILED: %s", what, words);
+	remark(bench->failures, &bench->failures_count, what, words);
 }
 
 bool bench_is_late(const struct bench *bench)

@@ -23,12 +23,6 @@
 	"	add.u64 %i, %i, %stride;\n"   \
 	"	mul.wide.u32 %stride, %r4, %r2;\n"
 
-/* The end of a loop over all words of a thread. */
-#define GCR_DEMO_PTX_NEXT             \
-	"	add.u64 %i, %i, %stride;\n" \
-	"	bra LOOP;\n"                \
-	"END:\n"
-
 static const char gcr_demo_ptx[] =
 	".version 6.0\n"
 	".target sm_50\n"
@@ -54,7 +48,11 @@ static const char gcr_demo_ptx[] =
 	"	xor.b32 %word, %word, %seed;\n"
 	"	shl.b64 %address, %i, 2;\n"
 	"	add.u64 %address, %address, %base;\n"
-	"	st.global.u32 [%address], %word;\n" GCR_DEMO_PTX_NEXT "	ret;\n"
+	"	st.global.u32 [%address], %word;\n"
+	"	add.u64 %i, %i, %stride;\n"
+	"	bra LOOP;\n"
+	"END:\n"
+	"	ret;\n"
 	"}\n"
 	"\n"
 	/* words[first + i] += value, for i < count */
@@ -80,7 +78,11 @@ static const char gcr_demo_ptx[] =
 	"	add.u64 %address, %address, %base;\n"
 	"	ld.global.u32 %word, [%address];\n"
 	"	add.u32 %word, %word, %value;\n"
-	"	st.global.u32 [%address], %word;\n" GCR_DEMO_PTX_NEXT "	ret;\n"
+	"	st.global.u32 [%address], %word;\n"
+	"	add.u64 %i, %i, %stride;\n"
+	"	bra LOOP;\n"
+	"END:\n"
+	"	ret;\n"
 	"}\n"
 	"\n"
 	/* *result (64 bits) += the sum over i of (words[i] + 1) * (2 * i + 1), modulo 2^64 */
@@ -107,7 +109,10 @@ static const char gcr_demo_ptx[] =
 	"	add.u64 %term, %term, 1;\n"
 	"	shl.b64 %weight, %i, 1;\n"
 	"	add.u64 %weight, %weight, 1;\n"
-	"	mad.lo.u64 %sum, %term, %weight, %sum;\n" GCR_DEMO_PTX_NEXT
+	"	mad.lo.u64 %sum, %term, %weight, %sum;\n"
+	"	add.u64 %i, %i, %stride;\n"
+	"	bra LOOP;\n"
+	"END:\n"
 	"	red.global.add.u64 [%result], %sum;\n"
 	"	ret;\n"
 	"}\n"

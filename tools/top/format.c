@@ -277,33 +277,27 @@ void top_print_process(const struct top_layout *layout, const struct top_process
 
 /* ---- GPUs and the store ---- */
 
-/* Four numbers of bytes become their texts. */
-static void print_sizes(const uint64_t bytes[4], char ret_texts[4][32])
-{
-	for (size_t i = 0; i < 4; i++)
-		print_size(bytes[i], ret_texts[i], sizeof(ret_texts[i]));
-}
-
 void top_print_gpu(const struct top_gpu *gpu, char ret_line[TOP_LINE_BYTES])
 {
-	char texts[4][32];
+	char total[32], used[32], processes[32], held[32];
 
-	print_sizes((uint64_t[]){gpu->used_bytes, gpu->total_bytes, gpu->processes_bytes,
-				 gpu->held_bytes},
-		    texts);
-	snprintf(ret_line, TOP_LINE_BYTES, "%s of %s, processes %s, held %s%s%s", texts[0],
-		 texts[1], texts[2], texts[3], *gpu->name ? ", " : "", gpu->name);
+	print_size(gpu->total_bytes, total, sizeof(total));
+	print_size(gpu->used_bytes, used, sizeof(used));
+	print_size(gpu->processes_bytes, processes, sizeof(processes));
+	print_size(gpu->held_bytes, held, sizeof(held));
+	snprintf(ret_line, TOP_LINE_BYTES, "%s of %s, processes %s, held %s%s%s", used, total,
+		 processes, held, *gpu->name ? ", " : "", gpu->name);
 }
 
 void top_print_store(const struct top_view *view, char ret_line[TOP_LINE_BYTES])
 {
-	char texts[4][32];
+	char total[32], used[32], pool[32], kept[32];
 
-	print_sizes((uint64_t[]){view->store_used_bytes, view->store_bytes, view->pool_used_bytes,
-				 view->kept_bytes},
-		    texts);
-	snprintf(ret_line, TOP_LINE_BYTES, "%s of %s, pool %s, kept %s", texts[0], texts[1],
-		 texts[2], texts[3]);
+	print_size(view->store_bytes, total, sizeof(total));
+	print_size(view->store_used_bytes, used, sizeof(used));
+	print_size(view->pool_used_bytes, pool, sizeof(pool));
+	print_size(view->kept_bytes, kept, sizeof(kept));
+	snprintf(ret_line, TOP_LINE_BYTES, "%s of %s, pool %s, kept %s", used, total, pool, kept);
 }
 
 /* Returns the figure, or 0 if it is unknown. */
