@@ -83,12 +83,27 @@ bool gcr_turn_begin(struct gcr_quota *quota, uid_t uid, struct gcr_turn *ret_tur
 	return true;
 }
 
+bool gcr_turn_may_look_up(struct gcr_quota *quota, uid_t uid)
+{
+	return !gcr_quota_is_limited(quota, uid) || !owes_too_much(gcr_quota_owner(quota, uid));
+}
+
+void gcr_turn_looked_up(struct gcr_quota *quota, uid_t uid, int64_t began_usec)
+{
+	uid_t owner;
+
+	if (gcr_clock_usec() - began_usec <= GCR_TURNS_QUICK_USEC ||
+	    !gcr_quota_is_limited(quota, uid))
+		return;
+	owner = gcr_quota_owner(quota, uid);
+	GCR_LOCK_SCOPE(&turns.lock);
+	charge_locked(owner, began_usec);
+}
+
 bool gcr_turn_begin_lookup(struct gcr_quota *quota, uid_t uid, struct gcr_turn *ret_turn)
 {
 	*ret_turn = (struct gcr_turn){0};
-	if (gcr_quota_is_limited(quota, uid) && owes_too_much(gcr_quota_owner(quota, uid)))
-		return false;
-	if (!gcr_turn_begin(quota, uid, ret_turn))
+	if (!gcr_turn_may_look_up(quota, uid) || !gcr_turn_begin(quota, uid, ret_turn))
 		return false;
 	ret_turn->began_usec = gcr_clock_usec();
 	return true;

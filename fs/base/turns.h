@@ -47,4 +47,13 @@ void gcr_turn_end(struct gcr_turn *turn);
  */
 bool gcr_turn_begin_lookup(struct gcr_quota *quota, uid_t uid, struct gcr_turn *ret_turn);
 
+/*
+ * A look-up that is expected to be quick, so that its thread is not counted: may @uid make it?
+ * False while the owner's look-ups have exceeded their share of the time. Afterwards the time since
+ * @began_usec counts for the owner if it was longer than GCR_TURNS_QUICK_USEC.
+ */
+#define GCR_TURNS_QUICK_USEC INT64_C(50000)
+bool gcr_turn_may_look_up(struct gcr_quota *quota, uid_t uid);
+void gcr_turn_looked_up(struct gcr_quota *quota, uid_t uid, int64_t began_usec);
+
 #endif

@@ -57,7 +57,7 @@ static const struct gcr_session_turns *session;
 struct owner {
 	struct owner *next;
 	uid_t uid;
-	bool has_verbs; /* else requests below a `snapshot` */
+	bool has_verbs; /* else the other requests */
 	unsigned int running;
 	uint64_t served_number; /* number of the last begun job; until then, of arrival */
 	/* The user's queued jobs, in order of arrival. */
@@ -512,11 +512,13 @@ static void run_opendir(struct job *job)
 	real->opendir(job->request, job->node, &job->info);
 }
 
+/* The listing of the mount's root looks at each process if the caller is in another pid namespace.
+ */
 static void turn_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
 {
 	struct job job = {.run = run_opendir, .request = request, .node = node};
 
-	if (is_below(node))
+	if (is_below(node) || node == FUSE_ROOT_ID)
 		submit_with(&job, info);
 	else
 		real->opendir(request, node, info);

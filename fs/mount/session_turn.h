@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Fair scheduling of two kinds of requests: those below a `snapshot`, where each file and each
- * directory has its locks and a request may take long; and writes to `ctl` files, which look at
- * processes before their verbs have threads of their own. A user's verbs wait behind each other
+ * directory has its locks and a request may take long, and listings of the mount's root, which look
+ * at processes; and writes to `ctl` files, which look at processes before their verbs have threads
+ * of their own. A user's verbs wait behind each other
  * only, so that a `cancel` is heard whatever the user's other requests wait for. Only a few
  * requests of one user (with all subordinate ids of that user) are carried out at once. The others
  * wait in a line (queue) without occupying a thread of the session: a thread that has finished a
@@ -20,7 +21,7 @@
 #include "fs/mount/tree.h"
 #include "fs/store/subtree.h"
 
-#define GCR_SESSION_OWNER_MAX 4	 /* threads for requests of one owner below a `snapshot` */
+#define GCR_SESSION_OWNER_MAX 4	 /* threads for requests of one owner but verbs */
 #define GCR_SESSION_VERBS_MAX 2	 /* and for his writes to `ctl` files */
 #define GCR_SESSION_TURNS_MAX 12 /* threads for requests of all limited owners */
 

@@ -570,6 +570,35 @@ static uint32_t upper_bits(struct gcr_daemon *daemon, const struct fuse_ctx *cal
 	return is_of_process(kind) || is_of(kind, GCR_NODE_PLACE) ? OWNERS : 0;
 }
 
+static int lookup_in_root(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+			  const char *name, fuse_ino_t *ret_node)
+{
+	int result = lookup_process(daemon, caller, name, ret_node);
+
+	return result == -ENOENT ? find_place(daemon, caller, name, ret_node) : result;
+}
+
+/*
+ * The same. For a caller in another pid namespace helpers look at the caller, and at the process,
+ * while the kernel may keep the root locked. -EBUSY: that has taken too much time lately.
+ */
+static int lookup_in_time(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
+			  const char *name, fuse_ino_t *ret_node)
+{
+	int64_t began_usec = gcr_clock_usec();
+	uid_t uid;
+	int result;
+
+	if (gcr_tree_is_local(caller))
+		return lookup_in_root(daemon, caller, name, ret_node);
+	uid = gcr_credentials_counted(caller->pid, caller->uid);
+	if (!gcr_turn_may_look_up(daemon->quota, uid))
+		return -EBUSY;
+	result = lookup_in_root(daemon, caller, name, ret_node);
+	gcr_turn_looked_up(daemon->quota, uid, began_usec);
+	return result;
+}
+
 int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t parent,
 		    const char *name, struct fuse_entry_param *ret_entry)
 {
@@ -594,9 +623,7 @@ int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fu
 		if (!result)
 			entry.ino = make_node(GCR_NODE_GPU, index);
 	} else if (!entry.ino && parent_kind == GCR_NODE_ROOT) {
-		result = lookup_process(daemon, caller, name, &entry.ino);
-		if (result == -ENOENT)
-			result = find_place(daemon, caller, name, &entry.ino);
+		result = lookup_in_time(daemon, caller, name, &entry.ino);
 	} else if (!entry.ino) {
 		result = -ENOENT;
 	}

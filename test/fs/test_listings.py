@@ -14,13 +14,13 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
-from harness import (BUILD, NOBODY, PR_SET_PDEATHSIG, SLOW, Machine, Skip, check, equal, is_root, needs_cuda,
-                     wait_for)
+from harness import (BUILD, NOBODY, PR_SET_PDEATHSIG, SLOW, Machine, Skip, become, check, equal, is_root,
+                     needs_cuda, wait_for)
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'e2e'))
 from sharer import BLOCK, PROGRAM, Sharer
 from test_looker import Held
-from test_turns import Child
+from test_turns import Child, enter_container_of, in_threads, time_taken
 
 OTHER = NOBODY - 1
 DESCRIPTORS = 15000
@@ -32,7 +32,7 @@ class Crowd:
     """Such processes; with @holders each has the device open, behind all other descriptors."""
 
     def __init__(self, machine, count, holders=False, uid=NOBODY, descriptors=DESCRIPTORS,
-                 mapped=None):
+                 mapped=None, command=()):
         needs_cuda('the processes have the device of CUDA mapped')
         if not is_root():
             raise Skip('several users are needed')
@@ -40,7 +40,7 @@ class Crowd:
         with open(device, 'a', encoding='utf-8'):
             os.chmod(device, 0o666)
         machine.others.append(self)
-        self.popen = subprocess.Popen([f'{BUILD}/test/fs/crowd', device, str(uid), str(count),
+        self.popen = subprocess.Popen([*command, f'{BUILD}/test/fs/crowd', device, str(uid), str(count),
                                        str(descriptors), 'last' if holders else 'none',
                                        *([mapped] if mapped else [])],
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -177,6 +177,39 @@ def test_requests_of_one_user():
         with open(end, 'w', encoding='utf-8'):
             pass
         mallory.wait()
+
+
+def test_listings_from_a_container():
+    """From another pid namespace each listing of the root looks at each process: a user with many
+    processes there, and many threads that list them, has some of the mount's threads."""
+    with Machine() as machine:
+        crowd = Crowd(machine, 300, holders=True, descriptors=8,
+                      command=['unshare', '--pid', '--fork', '--kill-child'])
+        wait_for(lambda: len(machine.pids()) >= len(crowd.pids), 'all of them to be listed')
+        inside = machine.pids()[0]
+        end = f'{machine.directory}/end'
+
+        def attack(ready):
+            enter_container_of(inside)
+            become(NOBODY)
+            check(len(os.listdir(machine.mountpoint)) > len(crowd.pids), 'he sees them')
+
+            def list_them(index):
+                if not index:
+                    ready()
+                while not os.path.exists(end):
+                    harness.error_of(lambda: os.listdir(machine.mountpoint))
+            in_threads(200, list_them)
+        mallory = Child(machine, 0, attack)
+        mallory.wait_ready()
+        time.sleep(0.3)
+        median = time_taken('requests of others', lambda: os.close(os.open(machine.ctl(), os.O_WRONLY)),
+                            2)
+        check(not mallory.is_over(), 'the attack has ended')
+        with open(end, 'w', encoding='utf-8'):
+            pass
+        mallory.wait()
+        check(median < 0.1 * SLOW, f'{median} s')
 
 
 def test_a_launcher_of_many():

@@ -10,6 +10,7 @@
 
 #define ALICE 4001
 #define BOB   4002
+#define CAROL 4003
 #define FIRST 5000 /* first uid of many */
 
 static struct gcr_quota *quota;
@@ -48,6 +49,18 @@ static void test_others(void)
 		CHECK(look_up(0, GCR_USEC_PER_SEC * 100));
 }
 
+/* Quick look-ups cost nothing; slow ones count, together with those that are counted anyway. */
+static void test_quick(void)
+{
+	for (int i = 0; i < 1000; i++)
+		gcr_turn_looked_up(quota, CAROL, gcr_clock_usec() - GCR_TURNS_QUICK_USEC / 2);
+	CHECK(gcr_turn_may_look_up(quota, CAROL) && look_up(CAROL, 0));
+	gcr_turn_looked_up(quota, CAROL, gcr_clock_usec() - 2 * GCR_TURNS_AHEAD_USEC);
+	CHECK(!gcr_turn_may_look_up(quota, CAROL) && !look_up(CAROL, 0));
+	gcr_turn_looked_up(quota, 0, gcr_clock_usec() - 100 * GCR_USEC_PER_SEC);
+	CHECK(gcr_turn_may_look_up(quota, 0) && gcr_turn_may_look_up(quota, BOB));
+}
+
 /* More owners than the table remembers: those with the largest debt stay. */
 static void test_many(void)
 {
@@ -63,6 +76,7 @@ int main(void)
 	CHECK(!gcr_quota_create(&limits, "/nonexistent", 0, &quota));
 	test_share();
 	test_others();
+	test_quick();
 	test_many();
 	gcr_quota_destroy(quota);
 	return 0;
