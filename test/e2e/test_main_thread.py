@@ -12,7 +12,7 @@ from harness import (BUILD, NOBODY, Demo, Machine, check, equal, is_alive, is_ro
 
 
 def start(machine, becomes=None):
-    """gpucr-demo, and the file at which its main thread ends."""
+    """gpucr-demo, which is listed, and the file at which its main thread ends."""
     end = f'{machine.directory}/end'
     env = {'LD_PRELOAD': f'{BUILD}/test/e2e/libmain_ends.so', 'GPUCR_TEST_MAIN_ENDS': end}
     if becomes is not None:
@@ -20,7 +20,10 @@ def start(machine, becomes=None):
     os.chmod(machine.directory, 0o755)
     demo = Demo(machine, ['--bytes', '6M', '--buffers', 2, '--tick', 50], env=env)
     machine.demos.append(demo)
-    return demo.wait_ready(), end
+    demo.wait_ready()
+    # A look at a process whose main thread has ended does not find what it has open.
+    wait_for(lambda: demo.pid in machine.pids(), 'it to be listed')
+    return demo, end
 
 
 def end_main_thread(demo, end):
