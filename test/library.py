@@ -41,6 +41,8 @@ PAGE_IMPORTED_BYTES = 264
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 PAGE_VMM = 5 if vendor.HIP else 1  # with whose it is
 
+CONTAINER = ['unshare', '--pid', '--fork', '--kill-child']
+
 # A connection is its who has called connect(2): this module, in the program.
 CONNECTING = f'{vendor.BUILD}/test/libconnecting.so'
 
@@ -56,10 +58,11 @@ def sealed_file(content=b''):
 class Library:
     """
     Serves the daemon for a demo, with no extents at all. `on` names what is not done as usual: a
-    function of (library, sequence) for a request, called once; it answers, or does not.
+    function of (library, sequence) for a request, called once; it answers, or does not. With
+    @contained the program is in a pid namespace of its own, as in a container.
     """
 
-    def __init__(self, machine, connections=3, env=None, **options):
+    def __init__(self, machine, connections=3, env=None, contained=False, **options):
         self.phase = RUNNING
         self.generation = b''
         self.on = {}
@@ -72,9 +75,13 @@ class Library:
         places = [f'{machine.runtime}/socket', *map(str, numbers)]
         self.demo = machine.demo(
             '--bytes', '1M', '--buffers', 1, '--tick', 5, pass_fds=numbers, **options,
-            env={'LD_LIBRARY_PATH': vendor.LIBRARIES, 'LD_PRELOAD': CONNECTING,
-                 'GPUCR_TEST_CONNECT': ':'.join(places), **(env or {})},
-            command=vendor.DEMO).wait_ready()
+            env={'LD_LIBRARY_PATH': vendor.LIBRARIES, 'GPUCR_TEST_CONNECT': ':'.join(places),
+                 **(env or {})},
+            command=[*(CONTAINER if contained else []), 'env', f'LD_PRELOAD={CONNECTING}',
+                     *vendor.DEMO]).wait_ready()
+        if contained:
+            starter = self.demo.popen.pid
+            self.demo.pid = int(harness.read_file(f'/proc/{starter}/task/{starter}/children'))
         self.pid = self.demo.pid
         self.page = os.memfd_create('page', os.MFD_ALLOW_SEALING)
         os.ftruncate(self.page, PAGE_BYTES)

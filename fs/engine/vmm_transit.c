@@ -19,7 +19,7 @@ int gcr_vmm_make_transit(struct gcr_vmm *vmm, enum gcr_transit_way way, struct g
 	if (!has_managed(vmm))
 		return 0;
 	result = gcr_transit_create(vmm->snapshot, vmm->device_count, vmm->driver.daemon->quota,
-				    vmm->driver.process->real_uid, way, &vmm->transit, error);
+				    vmm->driver.process->counted, way, &vmm->transit, error);
 	/*
 	 * Once its memory is held, the bytes that the program writes to the files exist nowhere
 	 * else.

@@ -66,11 +66,12 @@ struct gcr_process {
 	int pidfd;
 	struct gcr_event_log *events;
 	/*
-	 * The user who ran the process when it was found: lines about the process in logs, and the
-	 * time of looks at it, count for him. A program can change the owner of its /proc/PID, but
-	 * not this. Not used to check rights.
+	 * The user who ran the process when it was found, or GCR_QUOTA_OTHER_ROOT for root that is
+	 * not, or not provably, in our namespaces: lines about the process in logs, the time of
+	 * looks at it, and the files of its managed memory count for this user. A program can
+	 * change the owner of its /proc/PID, but not this. Not used to check rights.
 	 */
-	uid_t real_uid;
+	uid_t counted;
 	_Atomic uid_t last_owner; /* of /proc/PID, when last asked for (gcr_process_find_owner()) */
 	bool launcher; /* uses no GPU; stands for the GPU processes below it; not listed */
 	/* The vendor of the GPUs in use; meaningless for a launcher. Changed only by recovery. */

@@ -119,7 +119,7 @@ void gcr_process_end_verb(struct gcr_process *process, enum gcr_verb verb, enum 
 	/* A thread may have reached the gate before the process was frozen. */
 	gcr_wanted_look(process);
 	if (error)
-		log_report(process, process->real_uid, gcr_verb_name(verb), error);
+		log_report(process, process->counted, gcr_verb_name(verb), error);
 }
 
 enum gcr_state gcr_process_state(struct gcr_process *process)
@@ -139,7 +139,7 @@ void gcr_process_report(struct gcr_process *process, const char *verb,
 	report_locked(process, verb, error, true);
 	pthread_mutex_unlock(&process->lock);
 	gcr_process_tell(process);
-	log_report(process, process->real_uid, verb, error);
+	log_report(process, process->counted, verb, error);
 }
 
 void gcr_process_report_refusal(struct gcr_process *process, uid_t uid, const char *verb,

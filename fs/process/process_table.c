@@ -46,7 +46,7 @@ void gcr_process_unref(struct gcr_process *process)
 
 uid_t gcr_process_event_owner(const struct gcr_process *process)
 {
-	return gcr_quota_owner(process->daemon->quota, process->real_uid);
+	return gcr_quota_owner(process->daemon->quota, process->counted);
 }
 
 int gcr_process_find_owner(struct gcr_process *process, uid_t *ret_uid, gid_t *ret_gid)

@@ -86,7 +86,7 @@ uint64_t gcr_task_client(const struct gcr_task *task)
 
 	if (gcr_quota_is_limited(quota, counted))
 		return gcr_fair_client(counted, counted);
-	return gcr_fair_client(counted, gcr_quota_owner(quota, process->real_uid));
+	return gcr_fair_client(counted, gcr_quota_owner(quota, process->counted));
 }
 
 void gcr_task_set_bytes(struct gcr_task *task, uint64_t bytes)

@@ -31,7 +31,7 @@ SIZE = 4 * MIB
 PUNCH_HOLE, KEEP_SIZE = 2, 1
 FALLOCATE = harness.LIBC.fallocate
 FALLOCATE.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-EMPTYING_MAX = 16  # fs/engine/emptying.h: of root, whose this library is here
+EMPTYING_ROOT_MAX, EMPTYING_USER_MAX = 16, 2  # fs/engine/emptying.h
 
 
 def as_user(work):
@@ -146,10 +146,9 @@ def emptying():
     return found
 
 
-def test_lock_is_held():
-    """Of the file that it has, for ever: no verb waits for it, and how many are held is limited."""
+def hold_locks(most, **options):
     with machine_with_store() as machine:
-        library = lying(machine)
+        library = lying(machine, **options)
         honest = vmm.demo(machine, '--bytes', '64M', '--buffers', 2)
         with stuck_writes(machine, library) as writes:
             since = time.monotonic()
@@ -160,12 +159,12 @@ def test_lock_is_held():
                 answers.append(machine.write(library.pid, f'{verb} timeout=30'))
                 if answers[-1] != 'ok':
                     break
-            check(answers[:-1] == ['ok'] * EMPTYING_MAX and answers[-1] == 'EBUSY', answers)
+            check(answers[:-1] == ['ok'] * most and answers[-1] == 'EBUSY', answers)
             check('hold up' in machine.error(library.pid), machine.error(library.pid))
             check(time.monotonic() - since < 60 * harness.SLOW, 'how long it took')
-            equal(len(writes), EMPTYING_MAX)
+            equal(len(writes), most)
             # The last of them may not have its name yet.
-            wait_for(lambda: len(emptying()) == EMPTYING_MAX, 'processes that wait to empty files')
+            wait_for(lambda: len(emptying()) == most, 'processes that wait to empty files')
             machine.must(honest.pid, 'freeze')
             machine.must(honest.pid, 'thaw')
         wait_for(lambda: not emptying(), 'the files to be emptied')
@@ -173,6 +172,16 @@ def test_lock_is_held():
         del library.kept[:]
         machine.must(library.pid, 'thaw' if machine.state(library.pid) == 'frozen' else 'freeze')
         wait_empty(library)
+
+
+def test_lock_is_held():
+    """Of the file that it has, for ever: no verb waits for it, and how many are held is limited."""
+    hold_locks(EMPTYING_ROOT_MAX)
+
+
+def test_lock_is_held_by_root_of_a_container():
+    """Who is a user like any other."""
+    hold_locks(EMPTYING_USER_MAX, contained=True)
 
 
 def test_daemon_ends_while_a_lock_is_held():
