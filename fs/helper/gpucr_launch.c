@@ -2,10 +2,11 @@
 /*
  * gpucr-launch: starts one program, CRIU, for a daemon whose service is restricted, and reports how
  * it ends. Its standard input is the connection (criu-glue/launch.h). A peer can have any program
- * run with all of root's rights, so only root of this pid and user namespace is served; the
- * permissions of the socket's file keep all others from connecting in the first place.
+ * run with all of root's rights, so only root of this pid and user namespace with CAP_SYS_ADMIN is
+ * served; the permissions of the socket's file keep all others from connecting in the first place.
  */
 #include <errno.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -22,6 +23,7 @@
 #include "fs/helper/peer.h"
 #include "lib/cleanup.h"
 #include "lib/full_io.h"
+#include "lib/procfs.h"
 #include "lib/program.h"
 
 #define CONNECTION STDIN_FILENO
@@ -57,6 +59,18 @@ static bool is_our_namespace(pid_t pid, const char *name)
 	       their_stat.st_dev == our_stat.st_dev && their_stat.st_ino == our_stat.st_ino;
 }
 
+/*
+ * Has root's process the daemon's rights? The daemon's helpers are root too, have given up this
+ * capability, and start no programs.
+ */
+static bool has_daemons_rights(pid_t pid)
+{
+	struct gcr_proc_status status;
+
+	return geteuid() || (!gcr_proc_status(pid, &status) &&
+			     status.effective_capabilities >> CAP_SYS_ADMIN & 1);
+}
+
 /* Root of a container may have got at the socket, as a user of another namespace or as root. */
 static int check_peer(void)
 {
@@ -66,7 +80,8 @@ static int check_peer(void)
 	if (r < 0)
 		return r;
 	if (peer.uid != geteuid() || !is_our_namespace(peer.pid, "user") ||
-	    !is_our_namespace(peer.pid, "pid") || !gcr_peer_is_alive(&peer))
+	    !is_our_namespace(peer.pid, "pid") || !has_daemons_rights(peer.pid) ||
+	    !gcr_peer_is_alive(&peer))
 		r = -EPERM;
 	gcr_peer_finish(&peer);
 	return r;

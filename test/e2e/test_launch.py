@@ -23,7 +23,7 @@ LAUNCH = f'{BUILD}/backend/cuda/gpucr-launch'
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 24, 38, 22
 SECCOMP_MODE_FILTER = 2
 CLONE_NEWUSER, CLONE_NEWPID = 0x10000000, 0x20000000
-CAP_SYS_TIME = 25
+CAP_SYS_PTRACE, CAP_SYS_TIME = 19, 25
 KEYS = 'Seccomp', 'NoNewPrivs', 'CapBnd'
 
 
@@ -268,7 +268,8 @@ def test_given_up_after_the_word():
 
 
 def test_others_are_refused():
-    """An ordinary user; root of a user namespace; root of a container, which is real root."""
+    """An ordinary user; root of a user namespace; root of a container, which is real root; and root
+    with few rights, as the daemon's helpers are."""
     same_for_both('orders')
 
     def as_user():
@@ -293,7 +294,13 @@ def test_others_are_refused():
             os._exit(0)
         LIBC.prctl(harness.PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    for prepare in as_user, in_user_namespace, in_container:
+    def with_few_rights():
+        header = struct.pack('=Ii', 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3
+        few = 1 << CAP_SYS_PTRACE
+        if LIBC.capset(header, struct.pack('=6I', few, few, 0, 0, 0, 0)):
+            raise OSError
+
+    for prepare in as_user, in_user_namespace, in_container, with_few_rights:
         with marker() as (argv, path), Conversation(prepare) as one:
             with contextlib.suppress(OSError):
                 one.send(*order(argv))
