@@ -50,7 +50,7 @@ enum gcr_message_type {
 	GCR_MESSAGE_UNLOCK = 20,     /* ... */
 
 	/* daemon -> control helper or worker; answered by GCR_MESSAGE_GPUS */
-	GCR_MESSAGE_QUERY = 32, /* no payload */
+	GCR_MESSAGE_QUERY = 32, /* struct gcr_gpus_request, or no payload: it names no process */
 	GCR_MESSAGE_GPUS = 33,	/* struct gcr_gpus_reply */
 
 	/* daemon -> worker; each is answered by GCR_MESSAGE_RESULT */
@@ -210,6 +210,7 @@ struct gcr_gpu_info {
 #define GCR_GPU_MIG	  0x1 /* MIG mode is on */
 #define GCR_GPU_MEMORY	  0x2 /* the three byte counts are known */
 #define GCR_GPU_PROCESSES 0x4 /* the processes of this GPU are known */
+#define GCR_GPU_CUT	  0x8 /* ... but some may not be listed, for want of room */
 
 #define GCR_GPU_PROCESSES_MAX 512
 
@@ -219,10 +220,15 @@ struct gcr_gpu_process {
 	uint64_t bytes; /* VRAM in use */
 };
 
+struct gcr_gpus_request {
+	int32_t pid; /* whose entries are never left out of the list; 0: none */
+	uint32_t reserved;
+};
+
 struct gcr_gpus_reply {
 	int32_t error; /* 0 or a positive errno */
 	uint32_t gpus_count;
-	uint32_t processes_count; /* all; the first GCR_GPU_PROCESSES_MAX are listed */
+	uint32_t processes_count; /* that are listed; GCR_GPU_CUT: there may be more */
 	uint32_t reserved;
 	char words[GCR_WORDS_BYTES];
 	struct gcr_gpu_info gpus[GCR_GPUS_MAX];

@@ -12,6 +12,10 @@
 
 #include "backend/cuda/nvml_api.h"
 #include "lib/cleanup.h"
+#include "lib/gpu_list.h"
+
+/* Linux has no more processes than this (PID_MAX_LIMIT), so no list of a GPU is longer. */
+#define LISTED_MAX (4u << 20)
 
 #define NVML_CALLS(X)                         \
 	X(nvmlInit_v2)                        \
@@ -124,28 +128,47 @@ static void read_memory(nvmlDevice_t device, struct gcr_gpu_info *gpu)
 	}
 }
 
-static void read_processes(nvmlDevice_t device, uint32_t index, struct gcr_gpus_reply *reply)
+/* Gets all processes of a GPU, however many there are: to be freed. NULL: NVML does not say. */
+static nvmlProcessInfo_t *list_processes(nvmlDevice_t device, unsigned int *ret_count)
 {
-	unsigned int count = GCR_GPU_PROCESSES_MAX;
-	_cleanup_free_ nvmlProcessInfo_t *list = calloc(count, sizeof(*list));
-	nvmlReturn_t result;
+	if (!nvml.nvmlDeviceGetComputeRunningProcesses_v3)
+		return NULL;
+	for (unsigned int room = GCR_GPU_PROCESSES_MAX; room <= LISTED_MAX; room *= 2) {
+		_cleanup_free_ nvmlProcessInfo_t *list = calloc(room, sizeof(*list));
+		unsigned int count = room;
+		nvmlReturn_t result;
 
-	if (!list || !nvml.nvmlDeviceGetComputeRunningProcesses_v3)
-		return;
-	result = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list);
-	if (result != NVML_SUCCESS)
+		if (!list)
+			return NULL;
+		result = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list);
+		/* No process has memory on a GPU that has fallen off the bus. */
+		if (result == NVML_ERROR_GPU_IS_LOST)
+			count = 0;
+		else if (result == NVML_ERROR_INSUFFICIENT_SIZE)
+			continue;
+		else if (result != NVML_SUCCESS)
+			return NULL;
+		*ret_count = count < room ? count : room;
+		return TAKE_PTR(list);
+	}
+	return NULL;
+}
+
+static void read_processes(nvmlDevice_t device, uint32_t index, struct gcr_gpus_reply *reply,
+			   int32_t asked_pid)
+{
+	unsigned int count;
+	_cleanup_free_ nvmlProcessInfo_t *list = list_processes(device, &count);
+
+	if (!list)
 		return;
 	reply->gpus[index].flags |= GCR_GPU_PROCESSES;
 	for (unsigned int i = 0; i < count; i++) {
-		struct gcr_gpu_process *process;
+		struct gcr_gpu_process process = {.pid = (int32_t)list[i].pid, .gpu = index};
 
-		if (reply->processes_count == GCR_GPU_PROCESSES_MAX)
-			return;
-		process = &reply->processes[reply->processes_count++];
-		process->pid = (int32_t)list[i].pid;
-		process->gpu = index;
 		if (list[i].usedGpuMemory != (unsigned long long)NVML_VALUE_NOT_AVAILABLE)
-			process->bytes = list[i].usedGpuMemory;
+			process.bytes = list[i].usedGpuMemory;
+		gcr_gpu_list_add(reply, &process, asked_pid);
 	}
 }
 
@@ -194,7 +217,7 @@ static int read_identity(unsigned int index, nvmlDevice_t *ret_device, struct gc
 	return 0;
 }
 
-static int read_gpu(unsigned int index, struct gcr_gpus_reply *reply)
+static int read_gpu(unsigned int index, struct gcr_gpus_reply *reply, int32_t asked_pid)
 {
 	struct gcr_gpu_info *gpu = &reply->gpus[reply->gpus_count];
 	unsigned int mig, mig_pending;
@@ -209,12 +232,12 @@ static int read_gpu(unsigned int index, struct gcr_gpus_reply *reply)
 	    mig == NVML_DEVICE_MIG_ENABLE)
 		gpu->flags |= GCR_GPU_MIG;
 	read_memory(device, gpu);
-	read_processes(device, reply->gpus_count, reply);
+	read_processes(device, reply->gpus_count, reply, asked_pid);
 	reply->gpus_count++;
 	return 0;
 }
 
-int gcr_nvml_list(struct gcr_gpus_reply *ret_reply)
+int gcr_nvml_list(struct gcr_gpus_reply *ret_reply, int32_t asked_pid)
 {
 	unsigned int count;
 
@@ -226,6 +249,6 @@ int gcr_nvml_list(struct gcr_gpus_reply *ret_reply)
 	ret_reply->processes_count = 0;
 	/* A GPU that has fallen off the bus is not listed; the others are. */
 	for (unsigned int i = 0; i < count && ret_reply->gpus_count < GCR_GPUS_MAX; i++)
-		read_gpu(i, ret_reply);
+		read_gpu(i, ret_reply, asked_pid);
 	return 0;
 }

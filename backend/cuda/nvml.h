@@ -16,9 +16,10 @@
 int gcr_nvml_driver_version(char ret_version[GCR_NAME_BYTES]);
 
 /*
- * Fills the gpus and processes of @ret_reply, at most as many as fit. Facts that NVML does not
- * provide for one GPU are left out (the flags say which); an -errno concerns all GPUs.
+ * Fills the gpus and processes of @ret_reply, at most as many as fit; if the process @asked_pid (0:
+ * none) has entries, they are among them. Facts that NVML does not provide for one GPU are left out
+ * (the flags say which); an -errno concerns all GPUs.
  */
-int gcr_nvml_list(struct gcr_gpus_reply *ret_reply);
+int gcr_nvml_list(struct gcr_gpus_reply *ret_reply, int32_t asked_pid);
 
 #endif

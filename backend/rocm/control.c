@@ -41,7 +41,7 @@ int main(void)
 		fprintf(stderr, "gpucr-control-hip: %s\n", error.words);
 		return 2;
 	}
-	if (gcr_kfd_list(&reply, &error) == 0 && reply.gpus_count == 0)
+	if (gcr_kfd_list(&reply, 0, &error) == 0 && reply.gpus_count == 0)
 		gcr_error_set(&error, ENODEV, "the AMD GPU driver (amdgpu, KFD) shows no GPU");
 	/* The simulator's files certainly exist only now. */
 	gcr_serve_prepare();

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
+#include "lib/gpu_list.h"
 
 #define TOPOLOGY "class/kfd/kfd/topology/nodes"
 #define PROC	 "class/kfd/kfd/proc"
@@ -383,9 +384,10 @@ static bool has_our_numbers(const char *sysfs)
 }
 
 static void read_processes(const char *sysfs, const struct node *nodes,
-			   struct gcr_gpus_reply *reply)
+			   struct gcr_gpus_reply *reply, int32_t asked_pid)
 {
 	_cleanup_numbers_ struct numbers pids = {0};
+	bool is_cut = false;
 
 	if (!has_our_numbers(sysfs) || list_numbers(sysfs, PROC, &pids) < 0)
 		return;
@@ -394,23 +396,25 @@ static void read_processes(const char *sysfs, const struct node *nodes,
 	for (size_t at = 0; at < pids.count; at++) {
 		if (pids.list[at] == 0 || pids.list[at] > INT32_MAX)
 			continue;
+		/* Others that a full list has no room for are not even read: there can be many. */
+		if (reply->processes_count == GCR_GPU_PROCESSES_MAX &&
+		    pids.list[at] != (uint32_t)asked_pid) {
+			is_cut = true;
+			continue;
+		}
 		for (uint32_t i = 0; i < reply->gpus_count; i++) {
+			struct gcr_gpu_process process = {.pid = (int32_t)pids.list[at], .gpu = i};
 			char text[TEXT_BYTES + 1];
-			uint64_t bytes;
 
 			if (read_text(sysfs, text, PROC "/%" PRIu32 "/vram_%" PRIu32, pids.list[at],
 				      nodes[i].gpu_id) < 0 ||
-			    !parse_number(text, &bytes) || bytes == 0)
+			    !parse_number(text, &process.bytes) || process.bytes == 0)
 				continue;
-			if (reply->processes_count == GCR_GPU_PROCESSES_MAX)
-				return;
-			reply->processes[reply->processes_count++] = (struct gcr_gpu_process){
-				.pid = (int32_t)pids.list[at],
-				.gpu = i,
-				.bytes = bytes,
-			};
+			gcr_gpu_list_add(reply, &process, asked_pid);
 		}
 	}
+	for (uint32_t i = 0; i < reply->gpus_count && is_cut; i++)
+		reply->gpus[i].flags |= GCR_GPU_CUT;
 }
 
 /* ---- lists ---- */
@@ -429,7 +433,8 @@ void gcr_kfd_driver_version_below(const char *sysfs, char ret_version[GCR_NAME_B
 	strcpy(ret_version, text);
 }
 
-int gcr_kfd_list_below(const char *sysfs, struct gcr_gpus_reply *ret_reply, struct gcr_error *error)
+int gcr_kfd_list_below(const char *sysfs, struct gcr_gpus_reply *ret_reply, int32_t asked_pid,
+		       struct gcr_error *error)
 {
 	_cleanup_numbers_ struct numbers numbers = {0};
 	struct node nodes[GCR_GPUS_MAX];
@@ -454,7 +459,7 @@ int gcr_kfd_list_below(const char *sysfs, struct gcr_gpus_reply *ret_reply, stru
 		read_gpu(sysfs, numbers.list[i], node, &ret_reply->gpus[ret_reply->gpus_count++]);
 	}
 	mark_partitions(ret_reply);
-	read_processes(sysfs, nodes, ret_reply);
+	read_processes(sysfs, nodes, ret_reply, asked_pid);
 	return 0;
 }
 
@@ -483,11 +488,11 @@ static void refresh_simulator(void)
 		refresh();
 }
 
-int gcr_kfd_list(struct gcr_gpus_reply *ret_reply, struct gcr_error *error)
+int gcr_kfd_list(struct gcr_gpus_reply *ret_reply, int32_t asked_pid, struct gcr_error *error)
 {
 	char sysfs[PATH_MAX];
 
 	if (find_sysfs(sysfs))
 		refresh_simulator();
-	return gcr_kfd_list_below(sysfs, ret_reply, error);
+	return gcr_kfd_list_below(sysfs, ret_reply, asked_pid, error);
 }

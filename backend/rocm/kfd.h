@@ -39,13 +39,14 @@ void gcr_kfd_driver_version(char ret_version[GCR_NAME_BYTES]);
  * apart (older kernels give all partitions of a GPU the same UUID).
  *
  * Processes are those that hold VRAM, by their pids in the initial PID namespace; a caller in
- * another PID namespace gets none.
+ * another PID namespace gets none. If the process @asked_pid (0: none) has entries, they are listed
+ * however many others there are.
  */
-int gcr_kfd_list(struct gcr_gpus_reply *ret_reply, struct gcr_error *error);
+int gcr_kfd_list(struct gcr_gpus_reply *ret_reply, int32_t asked_pid, struct gcr_error *error);
 
 /* As the functions above, for files below @sysfs ("/sys"). */
 void gcr_kfd_driver_version_below(const char *sysfs, char ret_version[GCR_NAME_BYTES]);
-int gcr_kfd_list_below(const char *sysfs, struct gcr_gpus_reply *ret_reply,
+int gcr_kfd_list_below(const char *sysfs, struct gcr_gpus_reply *ret_reply, int32_t asked_pid,
 		       struct gcr_error *error);
 
 /*

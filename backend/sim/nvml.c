@@ -216,9 +216,32 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 	return result;
 }
 
+/* Adds an entry, which is only counted if there is no room for it. */
+static void list_process(nvmlProcessInfo_t *infos, unsigned room, unsigned *found, unsigned pid,
+			 uint64_t used)
+{
+	if (infos && *found < room)
+		infos[*found] = (nvmlProcessInfo_t){.pid = pid,
+						    .usedGpuMemory = used,
+						    .gpuInstanceId = ~0u,
+						    .computeInstanceId = ~0u};
+	++*found;
+}
+
+/* Lists processes of others, which are not there otherwise: no process has such an id. */
+static void list_others(nvmlProcessInfo_t *infos, unsigned room, unsigned *found)
+{
+	const char *others = getenv("GPUCR_SIM_OTHERS");
+	unsigned long count = others ? strtoul(others, NULL, 10) : 0;
+
+	for (unsigned i = 0; i < count; i++)
+		list_process(infos, room, found, (1u << 30) + i, 1 << 20);
+}
+
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
 						     nvmlProcessInfo_t *infos)
 {
+	const char *unlisted = getenv("GPUCR_SIM_UNLISTED");
 	unsigned gpu, found = 0;
 	bool is_container;
 	nvmlReturn_t result = gpu_of(device, &gpu);
@@ -227,24 +250,21 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 		return result;
 	if (!count)
 		return NVML_ERROR_INVALID_ARGUMENT;
+	if (unlisted && strtoul(unlisted, NULL, 10) == gpu)
+		return NVML_ERROR_UNKNOWN;
 	is_container = getenv("GPUCR_SIM_CONTAINER");
+	list_others(infos, *count, &found);
 	shared_lock();
 	shared_reclaim();
 	for (unsigned i = 0; i < SIM_MAX_PROCESSES && !is_container; i++) {
 		const struct shared_process *process = &shared->processes[i];
-		uint64_t used;
 
 		/* A process without a context, such as a checkpointed one, is not listed. */
 		if (!process->pid || !process->context_bytes[gpu] ||
 		    !shared_process_running(process))
 			continue;
-		used = shared_process_used_bytes(i, gpu);
-		if (infos && found < *count)
-			infos[found] = (nvmlProcessInfo_t){.pid = (unsigned)process->pid,
-							   .usedGpuMemory = used,
-							   .gpuInstanceId = ~0u,
-							   .computeInstanceId = ~0u};
-		found++;
+		list_process(infos, *count, &found, (unsigned)process->pid,
+			     shared_process_used_bytes(i, gpu));
 	}
 	shared_unlock();
 	result = found > (infos ? *count : 0) ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;

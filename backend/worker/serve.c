@@ -79,9 +79,9 @@ void gcr_serve_fail(struct gcr_result *result, CUresult driver_result,
 #ifdef GCR_HIP
 /* Lists the GPUs and processes (HIP): the kernel lists all, without a context. */
 static int list_gpus(const struct gcr_service *service, struct gcr_gpus_reply *reply,
-		     struct gcr_error *error)
+		     int32_t asked_pid, struct gcr_error *error)
 {
-	return gcr_kfd_list(reply, error);
+	return gcr_kfd_list(reply, asked_pid, error);
 }
 #else
 /* Lists the GPUs without NVML: only the facts that the driver provides without a context. */
@@ -124,11 +124,11 @@ static int list_devices(const struct gcr_driver *driver, struct gcr_gpus_reply *
 }
 
 static int list_gpus(const struct gcr_service *service, struct gcr_gpus_reply *reply,
-		     struct gcr_error *error)
+		     int32_t asked_pid, struct gcr_error *error)
 {
 	int r;
 
-	if (gcr_nvml_list(reply) == 0)
+	if (gcr_nvml_list(reply, asked_pid) == 0)
 		return 0;
 	r = list_devices(service->driver, reply, error);
 	if (r == 0 && service->complete)
@@ -137,18 +137,21 @@ static int list_gpus(const struct gcr_service *service, struct gcr_gpus_reply *r
 }
 #endif
 
-static int answer_query(const struct gcr_service *service, uint32_t sequence)
+static int answer_query(const struct gcr_service *service, const struct gcr_message *message)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
+	struct gcr_gpus_request request;
 	struct gcr_error error = {0};
 
 	if (!reply)
 		return -ENOMEM;
-	if (list_gpus(service, reply, &error) < 0) {
+	gcr_message_payload(message, &request, sizeof(request));
+	if (list_gpus(service, reply, request.pid, &error) < 0) {
 		reply->error = error.number;
 		copy_words(reply->words, &error);
 	}
-	return gcr_message_send(SOCKET, GCR_MESSAGE_GPUS, sequence, reply, sizeof(*reply), NULL, 0);
+	return gcr_message_send(SOCKET, GCR_MESSAGE_GPUS, message->header.sequence, reply,
+				sizeof(*reply), NULL, 0);
 }
 
 /*
@@ -208,7 +211,7 @@ void gcr_serve(const struct gcr_service *service)
 		if (is_orphan())
 			r = -EPIPE;
 		else if (request.header.type == GCR_MESSAGE_QUERY)
-			r = answer_query(service, request.header.sequence);
+			r = answer_query(service, &request);
 		else
 			r = answer_request(service, &request, &last);
 		gcr_message_close_fds(&request);

@@ -440,6 +440,15 @@ void gcr_driver_assume_need(struct gcr_driver_session *driver)
 	pthread_mutex_unlock(&process->lock);
 }
 
+/* Does the reply say for every GPU whether the process that was asked for is there? */
+static bool lists_processes(const struct gcr_gpus_reply *reply)
+{
+	for (uint32_t i = 0; i < reply->gpus_count; i++)
+		if (!(reply->gpus[i].flags & GCR_GPU_PROCESSES))
+			return false;
+	return true;
+}
+
 int gcr_driver_take_stock(struct gcr_driver_session *driver, struct gcr_error *error)
 {
 	_cleanup_free_ struct gcr_gpus_reply *reply = calloc(1, sizeof(*reply));
@@ -468,7 +477,12 @@ int gcr_driver_take_stock(struct gcr_driver_session *driver, struct gcr_error *e
 		bytes += user->bytes;
 		mig = mig || (reply->gpus[user->gpu].flags & GCR_GPU_MIG);
 	}
+	/* Of a part of the GPUs alone, the thaw would find too little room on the others. */
+	if (!lists_processes(reply))
+		process->shares_count = 0;
 	driver->need_unknown = !process->shares_count;
+	if (driver->need_unknown)
+		bytes = 0;
 	pthread_mutex_unlock(&process->lock);
 	for (uint32_t i = 0; i < reply->gpus_count && driver->need_unknown; i++) {
 		result = free_bytes(driver, &reply->gpus[i], &driver->free_before[i], error);

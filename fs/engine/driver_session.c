@@ -517,7 +517,9 @@ void gcr_driver_remove_record(struct gcr_driver_session *driver)
 static int ask_helper(struct gcr_driver_session *driver, struct gcr_gpus_reply *reply,
 		      struct gcr_error *error)
 {
-	int result = gcr_helper_request(driver->helper, GCR_MESSAGE_QUERY, NULL, 0, error);
+	struct gcr_gpus_request request = {.pid = driver->process->pid};
+	int result = gcr_helper_request(driver->helper, GCR_MESSAGE_QUERY, &request,
+					sizeof(request), error);
 
 	if (!result)
 		result = gcr_helper_gpus(driver->helper, GCR_DRIVER_HELPER_WAIT_USEC,

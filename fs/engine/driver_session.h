@@ -54,7 +54,8 @@ struct gcr_driver_session {
 	bool lacks_state;  /* the driver says that it does not know the process */
 	bool is_ending;	   /* the process is ending, as the driver or the preload library says */
 	bool is_replaced; /* the process has another program: nothing of the frozen one is of use */
-	bool need_unknown; /* not listed by NVML: its need is the VRAM that a checkpoint frees */
+	/* Not listed by NVML, or not every GPU: its need is the VRAM that a checkpoint frees. */
+	bool need_unknown;
 	uint64_t free_before[GCR_GPUS_MAX];
 	uint64_t bytes; /* of VRAM that a checkpoint would put into the process's host memory */
 	uint64_t anonymous_before; /* bytes of the process's host memory before the checkpoint */
@@ -199,7 +200,8 @@ void gcr_driver_remove_record(struct gcr_driver_session *driver);
 
 /*
  * Asks the driver's library for the GPUs of the process's vendor as they are now; the indexes in
- * the reply are that vendor's. -EIO; -ESRCH: the process has ended.
+ * the reply are that vendor's. All entries of the process are listed. -EIO; -ESRCH: the process has
+ * ended.
  */
 int gcr_driver_query(struct gcr_driver_session *driver, struct gcr_gpus_reply *reply,
 		     struct gcr_error *error);

@@ -83,7 +83,8 @@ static int gather(struct gcr_daemon *daemon, struct figures *figures)
 		const struct gcr_gpu_info *gpu = &figures->reply.gpus[i];
 		const struct gcr_gpu_totals *totals = &figures->totals.gpus[i];
 		bool knows_memory = gpu->flags & GCR_GPU_MEMORY;
-		bool knows_processes = gpu->flags & GCR_GPU_PROCESSES;
+		bool knows_processes = (gpu->flags & (GCR_GPU_PROCESSES | GCR_GPU_CUT)) ==
+				       GCR_GPU_PROCESSES;
 
 		figures->gpus[i] = (struct gpu_figures){
 			.total_bytes = knows_memory ? gpu->total_bytes : NOT_KNOWN,

@@ -72,7 +72,7 @@ static void render_gpu_sums(struct gcr_daemon *daemon, const struct gcr_gpus_rep
 		fputs("vram_processes_bytes -\nheld_bytes -\n", stream);
 		return;
 	}
-	if (reply->gpus[index].flags & GCR_GPU_PROCESSES)
+	if ((reply->gpus[index].flags & (GCR_GPU_PROCESSES | GCR_GPU_CUT)) == GCR_GPU_PROCESSES)
 		fprintf(stream, "vram_processes_bytes %" PRIu64 "\n",
 			totals->gpus[index].processes_bytes);
 	else

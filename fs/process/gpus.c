@@ -21,6 +21,7 @@
 #include "fs/store/record.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/gpu_list.h"
 #include "lib/lock.h"
 #include "lib/manifest.h"
 #include "lib/procfs.h"
@@ -73,13 +74,12 @@ static void append_locked(struct gcr_gpus *gpus, struct gcr_gpus_part *part)
 	part->first = all->gpus_count;
 	for (uint32_t i = 0; i < reply->gpus_count && all->gpus_count < GCR_GPUS_MAX; i++)
 		all->gpus[all->gpus_count++] = reply->gpus[i];
-	for (uint32_t i = 0;
-	     i < reply->processes_count && all->processes_count < GCR_GPU_PROCESSES_MAX; i++) {
-		struct gcr_gpu_process *process = &all->processes[all->processes_count];
+	for (uint32_t i = 0; i < reply->processes_count; i++) {
+		struct gcr_gpu_process process = reply->processes[i];
 
-		*process = reply->processes[i];
-		process->gpu += part->first;
-		all->processes_count += process->gpu < all->gpus_count;
+		process.gpu += part->first;
+		if (process.gpu < all->gpus_count)
+			gcr_gpu_list_add(all, &process, 0);
 	}
 }
 

@@ -32,6 +32,34 @@ def test_no_room_to_thaw():
         demo.wait_ticks()
 
 
+def check_room_on_both(env):
+    with Machine(gpus=2, vram='256M', env=env) as machine:
+        demo = machine.ready_demo('--gpus', 2, '--bytes', '100M')
+        machine.must(demo.pid, 'freeze')
+        equal(machine.status(demo.pid)['gpus'], '0 1')
+        other = machine.ready_demo('--gpu', 1, '--bytes', '200M')
+        equal(machine.write(demo.pid, 'thaw'), 'ENOMEM')
+        check('GPU 1' in machine.error(demo.pid), machine.error(demo.pid))
+        equal(machine.state(demo.pid), 'frozen')
+        other.end()
+        machine.must(demo.pid, 'thaw')
+        demo.wait_ticks()
+
+
+def test_no_room_behind_many_processes():
+    """Others have more processes on the GPUs than a list has entries: the room is looked at."""
+    needs_cuda('a list of processes before a freeze')
+    # The last entry is the one on GPU 1; all entries; more entries on one GPU.
+    for others in (511, 512, 3000):
+        check_room_on_both({'GPUCR_SIM_OTHERS': str(others)})
+
+
+def test_no_room_on_a_gpu_without_a_list():
+    """What the list of the other GPU says is not all that the process has."""
+    needs_cuda('a list of processes before a freeze')
+    check_room_on_both({'GPUCR_SIM_UNLISTED': '1'})
+
+
 def test_two_thaws_of_which_one_fits():
     """Each alone would fit. Both at once would be the end of one of them."""
     with Machine(vram='256M') as machine:

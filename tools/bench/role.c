@@ -162,9 +162,9 @@ static int role_machine(int argc, char **argv)
 static int list_gpus(struct gcr_gpus_reply *reply)
 {
 	if (!is_hip)
-		return gcr_nvml_list(reply);
+		return gcr_nvml_list(reply, 0);
 	memset(reply, 0, sizeof(*reply));
-	return gcr_kfd_list(reply, NULL);
+	return gcr_kfd_list(reply, 0, NULL);
 }
 
 /* figures UUID: answers each line with the use of that GPU in total and per process. */

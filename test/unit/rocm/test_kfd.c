@@ -14,11 +14,16 @@
 static struct gcr_gpus_reply reply;
 static struct gcr_error error;
 
-static int list(void)
+static int list_with(int32_t asked_pid)
 {
 	memset(&reply, 0, sizeof(reply));
 	memset(&error, 0, sizeof(error));
-	return gcr_kfd_list_below(root, &reply, &error);
+	return gcr_kfd_list_below(root, &reply, asked_pid, &error);
+}
+
+static int list(void)
+{
+	return list_with(0);
 }
 
 static bool has_uuid(uint32_t gpu, const char *text)
@@ -27,6 +32,15 @@ static bool has_uuid(uint32_t gpu, const char *text)
 
 	memcpy(uuid, text, strnlen(text, GCR_UUID_BYTES));
 	return memcmp(reply.gpus[gpu].uuid, uuid, GCR_UUID_BYTES) == 0;
+}
+
+static unsigned int count_entries(int32_t pid)
+{
+	unsigned int count = 0;
+
+	for (uint32_t i = 0; i < reply.processes_count; i++)
+		count += reply.processes[i].pid == pid;
+	return count;
 }
 
 /* Make the tree of a machine with one processor, two server boards and a consumer card. */
@@ -83,7 +97,7 @@ static void test_machine(void)
 	CHECK(strcmp(reply.gpus[2].name, "navi21") == 0);
 	CHECK(reply.gpus[2].minor == 130 && reply.gpus[2].gfx_version == 100300);
 
-	CHECK(reply.processes_count == 3);
+	CHECK(reply.processes_count == 3 && !(reply.gpus[0].flags & GCR_GPU_CUT));
 	for (uint32_t i = 0; i < reply.processes_count; i++) {
 		const struct gcr_gpu_process *process = &reply.processes[i];
 
@@ -365,6 +379,17 @@ static void test_many(void)
 		put(place(PROC "/%u/vram_5003", pid), "4096\n");
 	CHECK(list() == 0 && reply.processes_count == GCR_GPU_PROCESSES_MAX);
 	CHECK(reply.processes[0].gpu == 1 && reply.processes[0].bytes == 4096);
+	CHECK(reply.gpus[1].flags & GCR_GPU_CUT);
+
+	/* The one that is asked for is always listed, with all its GPUs. */
+	for (uint32_t i = 0; i < GCR_GPUS_MAX; i++)
+		put(place(PROC "/9000/vram_%u", 5001 + 2 * i), "8192\n");
+	for (unsigned int pid = 1; pid <= 9000; pid += 8999) {
+		CHECK(list_with((int32_t)pid) == 0);
+		CHECK(reply.processes_count == GCR_GPU_PROCESSES_MAX);
+		CHECK(count_entries((int32_t)pid) == (pid == 9000 ? GCR_GPUS_MAX : 1));
+		CHECK(reply.gpus[1].flags & GCR_GPU_CUT);
+	}
 }
 
 static void test_version(void)
@@ -397,7 +422,7 @@ static void test_place(void)
 	gcr_kfd_driver_version(version);
 	CHECK(strcmp(version, "of the simulator") == 0);
 	memset(&reply, 0, sizeof(reply));
-	CHECK(gcr_kfd_list(&reply, &error) == 0 && reply.gpus_count == 1);
+	CHECK(gcr_kfd_list(&reply, 0, &error) == 0 && reply.gpus_count == 1);
 	CHECK(has_uuid(0, "0000000000000002"));
 	CHECK(unsetenv("GPUCR_SIM_DIR") == 0);
 	gcr_kfd_driver_version(version);
