@@ -367,7 +367,8 @@ static uint64_t anonymous_bytes(pid_t pid)
  * After the checkpoint of a process that NVML does not list (in a container its pid is another):
  * the VRAM that became free is the VRAM that a thaw will need, unless others took memory at the
  * same time. The process's host memory has grown by the same sum; if less VRAM became free, that
- * sum is required of every GPU.
+ * sum is required of every GPU, but of none more than it has: a program can let its host memory
+ * grow by itself.
  */
 int gcr_driver_measure_freed(struct gcr_driver_session *driver, struct gcr_error *error)
 {
@@ -402,6 +403,8 @@ int gcr_driver_measure_freed(struct gcr_driver_session *driver, struct gcr_error
 
 		if (sum < grown && freed[i] < grown)
 			freed[i] = grown;
+		if (reply->gpus[i].flags & GCR_GPU_MEMORY && freed[i] > reply->gpus[i].total_bytes)
+			freed[i] = reply->gpus[i].total_bytes;
 		if (!freed[i])
 			continue;
 		memcpy(share->uuid, reply->gpus[i].uuid, GCR_UUID_BYTES);
