@@ -57,7 +57,10 @@ static bool is_our_namespace(pid_t pid, const char *name)
 	       their_stat.st_dev == our_stat.st_dev && their_stat.st_ino == our_stat.st_ino;
 }
 
-/* Root of a container may have got at the socket, as a user of another namespace or as root. */
+/*
+ * Checks that the peer is a process of our user in our user and pid namespaces. -EPERM: it is not
+ * (root of a container may have got at the socket); errors of gcr_peer_identify().
+ */
 static int check_peer(void)
 {
 	struct gcr_peer peer;
