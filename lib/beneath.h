@@ -32,7 +32,10 @@ int gcr_beneath_open_path(int directory_fd, const char *path, int flags);
  */
 int gcr_beneath_list(int directory_fd, const char *name, DIR **ret_directory);
 
-/* As gcr_beneath_list(), for a directory that is open. Takes @fd, and closes it on failure. */
+/*
+ * As gcr_beneath_list(), for the directory of @fd, which *ret_directory owns from then on; on
+ * failure @fd is closed. -errno of fdopendir(3).
+ */
 int gcr_beneath_list_fd(int fd, DIR **ret_directory);
 
 /*
@@ -51,7 +54,8 @@ int gcr_beneath_read(int directory_fd, const char *name, size_t bytes_max, void 
 
 /*
  * Replaces the contents of @name by @parts: writes a temporary file (".NAME.new", mode 0600) and
- * renames it, so that no reader sees an incomplete file. Errors come with a message.
+ * renames it, so that no reader sees an incomplete file. On failure the old contents stay. Errors,
+ * with a message: -EINVAL @name is not a single name, and the errors of writing.
  */
 int gcr_beneath_replace(int directory_fd, const char *name, const struct iovec *parts, size_t count,
 			struct gcr_error *error);

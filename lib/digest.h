@@ -119,10 +119,10 @@ int gcr_digests_write(int directory_fd, const char *generation, const struct gcr
 
 /*
  * Reads the file and checks that it holds @count digests of @generation and that its own digest is
- * @expected. The caller frees the array, which takes 1/4096 of the memory that it describes, so
- * @count must have been bounded before. Errors, with a message: those of gcr_digests_header_check()
- * and gcr_beneath_read(), -EPROTO wrong length, -EBADMSG the file has changed, -E2BIG no file can
- * hold so many digests.
+ * @expected. The caller bounds @count before, since the array takes 16 bytes for each digest, and
+ * frees *ret_digests. Errors, with a message: those of gcr_digests_header_check() and
+ * gcr_beneath_read(), -EPROTO wrong length, -EBADMSG the file has changed, -E2BIG no file can hold
+ * so many digests.
  */
 int gcr_digests_read(int directory_fd, const char *generation, uint64_t count,
 		     const struct gcr_digest *expected, struct gcr_digest **ret_digests,

@@ -52,7 +52,7 @@ int gcr_extents_read(int fd, size_t count, struct gcr_extent **ret_extents,
 int gcr_extents_read_at(int fd, uint64_t offset, size_t count, struct gcr_extent **ret_extents,
 			struct gcr_error *error);
 
-/* Returns a sealed memfd with the table, or -errno. */
+/* Returns a sealed memfd with the table, which the caller closes, or -errno. */
 int gcr_extents_write(const struct gcr_extent *extents, size_t count);
 
 #endif

@@ -118,7 +118,7 @@ static bool is_kernels_own(int fd)
 
 /*
  * Returns an O_PATH descriptor of the file, after checking that it is a regular file on an allowed
- * file system.
+ * file system. -ENOENT, -EOPNOTSUPP, -ESTALE, ..., with a message: see gcr_file_identities_make().
  */
 static int find_file(const struct reader *reader)
 {

@@ -111,7 +111,7 @@ struct gcr_manifest {
 	struct gcr_manifest_tree *tree;
 };
 
-/* Sets the vendor, converted to small letters. */
+/* Sets the vendor, converted to small letters and cut to fit. */
 void gcr_manifest_set_vendor(struct gcr_manifest *manifest, const char *vendor);
 
 /* Frees the manifest with its allocations, images and tree. NULL is allowed. */

@@ -117,8 +117,8 @@ static int load(const char *text, size_t size, json_t **ret_root, struct gcr_err
 }
 
 /*
- * Checks a member that other formats and versions may have otherwise, but of which only one value
- * is known.
+ * Checks that the text of the member @key is @expected, the only one that this version knows.
+ * -EPROTONOSUPPORT: the text is another one.
  */
 static int expect_text(const struct manifest_parse *parse, const json_t *root, const char *key,
 		       const char *expected)

@@ -92,13 +92,17 @@ int manifest_get_text(const struct manifest_parse *parse, const json_t *object, 
 		      char *ret_text, size_t room);
 int manifest_get_digest(const struct manifest_parse *parse, const json_t *object, const char *key,
 			struct gcr_digest *ret_digest);
-/* Gets an object and makes it the current one. The caller leaves it by emptying `within`. */
+/*
+ * Gets the object @key and makes it the current one: parse->within names it in errors. The caller
+ * empties parse->within after the last of its members.
+ */
 int manifest_enter(struct manifest_parse *parse, const json_t *object, const char *key,
 		   json_t **ret_object);
 /*
- * Reads an array of at most @max objects: *items becomes an array of as many structs of
- * @item_bytes, all zeros, before @parse_item is called for each. The owner of *items frees it, on
- * failure too.
+ * Reads an array of at most @max objects: *items becomes an array of *count structs of @item_bytes,
+ * all zeros; then @parse_item fills each in, until it fails. An empty array leaves *items and
+ * *count as they are. The caller frees *items, on failure too. -EPROTO, -E2BIG, -ENOMEM, and the
+ * errors of @parse_item.
  */
 int manifest_get_list(struct manifest_parse *parse, const json_t *object, const char *key,
 		      size_t max, size_t item_bytes, void **items, size_t *count,

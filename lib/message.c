@@ -16,7 +16,7 @@
 
 #include "lib/clock.h"
 
-/* Maps all errors that mean a closed peer to -EPIPE. */
+/* Converts a positive errno of a socket to a result: -EPIPE for all that mean a closed peer. */
 static int socket_error(int number)
 {
 	return number == ECONNRESET || number == ENOTCONN || number == ECONNREFUSED ? -EPIPE

@@ -118,8 +118,9 @@ static bool is_below(const char *path, const char *directory)
 }
 
 /*
- * Looks for @path in mountinfo, which is modified. 0: a gpucrfs of root's or of @user's is mounted
- * there; -ENOENT: none, but FUSE mounts of others neither; -EPERM: one of @ret_maker's.
+ * Looks for @path in @text, the mountinfo, and modifies it. 0: @path is the mount point of a
+ * gpucrfs of root's or of @user's; -EPERM: @path is on a FUSE mount of another user, *ret_maker;
+ * -ENOENT: neither.
  */
 static int check_makers(char *text, const char *path, uid_t user, unsigned long *ret_maker)
 {

@@ -17,17 +17,17 @@
 int gcr_mount_search(char **ret_mount);
 
 /*
- * Resolves the mount point @given, which GPUCR_MOUNT in the environment contains, and which the
- * caller frees. The environment can be that of another user (su, sudo -E), who could have any file
- * there: the mount has to be a gpucrfs of root's or of this user's, or a directory that
- * gcr_trusted_path() accepts and that is below no FUSE mount of another user's. 0; -EPERM or other
- * -errno, with a message.
+ * Resolves @given, the value of GPUCR_MOUNT in the environment; the caller frees *ret_mount, a path
+ * without links. The environment can be that of another user (su, sudo -E), so @given has to lead
+ * to a gpucrfs that root or this user has mounted, or to a directory that gcr_trusted_path()
+ * accepts. Errors, with a message: -EPERM another user can change @given, or it is on a FUSE mount
+ * of another user's; errors of realpath(3), gcr_file_read() and gcr_trusted_path().
  */
 int gcr_mount_given(const char *given, char **ret_mount, struct gcr_error *error);
 
 /*
- * Is @path, which is without links, on a FUSE mount of a user who is neither root nor @user? 1: of
- * *ret_maker's; 0; -errno of reading /proc/self/mountinfo.
+ * Is @path, which is without links, on a FUSE mount of a user who is neither root nor @user? 1:
+ * *ret_maker is that user; 0: no; -errno of reading /proc/self/mountinfo.
  */
 int gcr_mount_find_maker(const char *path, uid_t user, unsigned long *ret_maker);
 

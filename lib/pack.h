@@ -34,7 +34,10 @@ enum gcr_pack_form {
 	GCR_PACK_PLANES_4 = 3,
 };
 
-/* Working memory of some 200 KiB, for one thread at a time. -ENOMEM */
+/*
+ * Creates a packer: working memory of some 200 KiB, for one thread at a time. The caller destroys
+ * it. -ENOMEM.
+ */
 struct gcr_packer;
 int gcr_packer_create(struct gcr_packer **ret_packer);
 void gcr_packer_destroy(struct gcr_packer *packer);

@@ -25,7 +25,7 @@ struct gcr_codes {
 	size_t packed; /* its packed length */
 };
 
-/* Chooses the best codes for these bytes, at most 4 GiB. */
+/* Chooses the best codes for @size bytes, less than 4 GiB. */
 void gcr_codes_choose(const uint8_t *bytes, size_t size, struct gcr_codes *ret_codes);
 
 /*

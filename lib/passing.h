@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Whether a unix socket takes descriptors (SCM_RIGHTS). Who has received a message, or closes the
- * socket with one in its queue, also closes the descriptors in it, and that can wait for ever: for
- * a FUSE filesystem, or for a network socket with SO_LINGER. So a socket that strangers can reach
- * takes none. The connections to a listening socket inherit this from it.
+ * Whether a unix socket takes descriptors (SCM_RIGHTS). A process that receives a message, or
+ * closes a socket with messages in its queue, has to close the descriptors in them, and that close
+ * can wait for ever: for a FUSE filesystem, or for a network socket with SO_LINGER. So a socket
+ * that strangers can reach takes none. The connections to a listening socket inherit this from it.
  */
 #ifndef GCR_PASSING_H
 #define GCR_PASSING_H
@@ -15,8 +15,8 @@
 #endif
 
 /*
- * From here on a message with descriptors fails for its sender with EPERM. Kernels before 6.16 do
- * not know this, and take the descriptors all the same.
+ * Makes @socket refuse descriptors: a message that has some fails for its sender with EPERM. Has no
+ * effect on kernels before 6.16.
  */
 static inline void gcr_passing_refuse(int socket)
 {

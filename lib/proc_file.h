@@ -13,8 +13,8 @@
 void gcr_proc_path(char path[GCR_PROC_PATH_BYTES], pid_t pid, const char *name);
 
 /*
- * Converts an errno of a file below /proc/PID to the one that callers expect: -ESRCH, -EACCES, or
- * the same.
+ * Converts a positive errno of a file below /proc/PID to the result that callers expect: ENOENT to
+ * -ESRCH, EPERM to -EACCES, any other to its negative.
  */
 int gcr_proc_error(int number);
 
@@ -25,12 +25,15 @@ int gcr_proc_error(int number);
 int gcr_file_read(const char *path, char **ret_text, size_t *ret_bytes);
 
 /*
- * Reads /proc/PID/NAME likewise: through the source (lib/proc_source.h) if one is set, except for
- * the files that never make their reader wait. Errors as gcr_proc_error().
+ * As gcr_file_read(), of /proc/PID/NAME. If a source is set (lib/proc_source.h), the source reads
+ * the file, unless its reader never waits. Errors as gcr_proc_error(), and those of the source.
  */
 int gcr_proc_read(pid_t pid, const char *name, char **ret_text, size_t *ret_bytes);
 
-/* Opens /proc/PID/NAME for reading from its beginning, by the same rules. */
+/*
+ * Opens /proc/PID/NAME for reading from its beginning; the caller closes *ret_fd. If a source is
+ * set, *ret_fd is the source's copy of the file. Errors as gcr_proc_read().
+ */
 int gcr_proc_open_file(pid_t pid, const char *name, int *ret_fd);
 
 /* Parses an unsigned number: nothing before it and only white space after it. -EINVAL, -ERANGE. */

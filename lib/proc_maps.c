@@ -33,7 +33,10 @@ bool gcr_proc_parse_span(const char *line, struct gcr_proc_span *ret_span)
 		      &ret_span->end, &ret_span->offset) == 3;
 }
 
-/* Reads one line at a time: maps can have millions of lines. */
+/*
+ * Calls @visit for each line of /proc/PID/maps, which can have millions, until @visit returns
+ * non-zero, and returns that value; else 0, or errors of gcr_proc_open_file().
+ */
 static int each_line_of_maps(pid_t pid, int (*visit)(char *line, void *data), void *data)
 {
 	_cleanup_fclose_ FILE *file = NULL;

@@ -69,8 +69,8 @@ int gcr_cgroup_parse_mount(char *text, const char *controller, struct gcr_cgroup
 void gcr_cgroup_mount_finish(struct gcr_cgroup_mount *mount);
 
 /*
- * Returns the value of "key value" or "key: value" in a text of such lines; false: the key is
- * missing.
+ * Finds the line "key value" or "key: value" in @text; *ret_value is the number. False: there is no
+ * such line.
  */
 bool gcr_cgroup_parse_value(const char *text, const char *key, uint64_t *ret_value);
 

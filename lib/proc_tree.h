@@ -57,8 +57,8 @@ struct gcr_proc_tree_limits {
 };
 
 /*
- * As gcr_proc_tree(), within @limits. -E2BIG, -EBUSY: beyond these; -ETIMEDOUT: the deadline has
- * passed, too.
+ * As gcr_proc_tree(), within @limits. -E2BIG: more than members_max; -EBUSY: walks_max walks did
+ * not agree; -ETIMEDOUT also means that the deadline has passed.
  */
 int gcr_proc_tree_within(pid_t root, const struct gcr_proc_tree_limits *limits,
 			 struct gcr_proc_member **ret_members, size_t *ret_count,

@@ -28,7 +28,7 @@ void gcr_environment_free(char **environment)
 	free(environment);
 }
 
-/* Is it a variable of this name, or of one that begins so if there is a '*' at the end of @name? */
+/* Is @entry ("NAME=VALUE") the variable @name, or one that begins so if @name ends with a '*'? */
 static bool is_variable(const char *entry, const char *name)
 {
 	size_t length = strcspn(name, "*");
@@ -44,7 +44,10 @@ static bool is_one_of(const char *entry, const char *const *names, size_t count)
 	return false;
 }
 
-/* Is it for programs that we start? CRIU's guard believes GPUCR_CRIU_...: these come from us. */
+/*
+ * May programs that we start get this variable of ours? Never GPUCR_CRIU_..., which CRIU's guard
+ * believes: only we set these. Of root's only those of the list.
+ */
 static bool is_passed_on(const char *entry)
 {
 	static const char *const roots[] = {
@@ -120,7 +123,10 @@ static int set_signals(int ignored_signal)
 	return 0;
 }
 
-/* The launcher's unit has none of our keys, and containers have keyrings of their own. -errno. */
+/*
+ * Gives the calling process a new session keyring. 0 also where the kernel has none or forbids it:
+ * the launcher's unit has none of our keys, and containers have keyrings of their own. -errno.
+ */
 static int leave_keyring(void)
 {
 	if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) >= 0)

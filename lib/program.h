@@ -15,19 +15,20 @@
 #include "lib/cleanup.h"
 
 /*
- * Copies our environment for a program of ours, or CRIU, leaving room for three more variables at
- * the end. Root's can be that of another user (su, sudo -E): of root's only a few variables are
- * copied, which gcr_own_environment_check() has checked where they name files. Never copied are
- * @unwanted and GPUCR_CRIU_..., by which CRIU is told what we know. @ret_count (may be NULL): the
- * number of variables. NULL: no memory. The caller frees the copy.
+ * Copies our environment for a program of ours, or CRIU, with room for three more variables before
+ * the NULL at the end. Leaves out @unwanted (names, or their beginnings followed by '*') and
+ * GPUCR_CRIU_..., by which only we tell CRIU what we know. Another user may have set root's
+ * environment (su, sudo -E): of root's only a few variables are copied, whose files
+ * gcr_own_environment_check() has checked. *ret_count (NULL: not wanted) is the number of
+ * variables. gcr_environment_free() frees the copy. NULL: no memory.
  */
 char **gcr_environment_copy(const char *const *unwanted, size_t unwanted_count, size_t *ret_count);
 void gcr_environment_free(char **environment);
 GCR_DEFINE_CLEANUP(char **, gcr_environment_free);
 
 /*
- * The environment for one of our helper programs: ours without the variables that make the loader
- * load libraries. NULL: no memory.
+ * The environment for one of our helper programs: gcr_environment_copy() without LD_PRELOAD and
+ * LD_LIBRARY_PATH. gcr_environment_free() frees it. NULL: no memory.
  */
 char **gcr_helper_environment(void);
 
@@ -45,8 +46,8 @@ struct gcr_program {
 	/* For the launcher (criu-glue/launch.h): its session ends when we end. */
 	bool ends_with_starter;
 	/*
-	 * The program gets a session keyring of its own, where the kernel knows any and allows it:
-	 * who has ours can read our user's keys, whatever rights he has else.
+	 * The program gets a session keyring of its own, where the kernel has keyrings and allows
+	 * that: a program that has ours can read our user's keys, whatever rights it has.
 	 */
 	bool has_own_keyring;
 	int ignored_signal; /* a signal that the program ignores from its start; 0: none */
@@ -59,9 +60,9 @@ struct gcr_program {
 };
 
 /*
- * Starts the program; the caller has to wait for its end. -errno: the program is not running. The
- * errors include those of entering the cgroup (ENODEV: it has been removed; EBUSY, EOPNOTSUPP: it
- * takes no processes).
+ * Starts the program as our child; the caller closes *ret_pidfd, and has to wait for the end of
+ * *ret_pid. -errno: the program is not running. The errors include those of execve(2), and of
+ * entering the cgroup (-ENODEV: it has been removed; -EBUSY, -EOPNOTSUPP: it takes no processes).
  */
 int gcr_program_start(const struct gcr_program *program, pid_t *ret_pid, int *ret_pidfd);
 

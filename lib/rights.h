@@ -18,7 +18,10 @@ struct gcr_file_rights {
 	size_t groups_count;
 };
 
-/* The rights of @pid, which the caller destroys. -ESRCH, -ENOMEM, -EIO. */
+/*
+ * Reads the rights of @pid; the caller destroys *ret_rights. -ESRCH, -ENOMEM, -EIO: its status
+ * lacks a line.
+ */
 int gcr_file_rights_of(pid_t pid, struct gcr_file_rights **ret_rights);
 /* A copy, which the caller destroys. NULL: no memory. */
 struct gcr_file_rights *gcr_file_rights_copy(const struct gcr_file_rights *rights);
@@ -40,12 +43,13 @@ GCR_DEFINE_CLEANUP(struct gcr_file_rights *, gcr_file_rights_give_back);
  * The owner always may, since he can change the mode. 1, 0, -errno.
  */
 int gcr_file_rights_read_fd(const struct gcr_file_rights *rights, int fd);
-/* Can a process with @rights look up @path? 1, 0, -ENOENT, ... */
+/* Can a process with @rights look up @path? 1; 0: permission is denied; -ENOENT, ... */
 int gcr_file_rights_find(const struct gcr_file_rights *rights, const char *path);
 
 /*
- * Opens a file for reading through its link in /proc/self/fd, in a thread that has taken @rights.
- * The owner may read the file whatever its mode is. Returns a descriptor, or -errno.
+ * Opens a file for reading, with @flags of open(2), by @link, its link in /proc/self/fd. The
+ * calling thread has taken @rights. If their user owns the file, its mode does not matter. Returns
+ * a descriptor, which the caller closes, or -errno.
  */
 int gcr_file_rights_open(const struct gcr_file_rights *rights, const char *link, int flags);
 

@@ -18,13 +18,13 @@
 #define OWNERS_MAX 64
 #define EVERYBODY  ((int64_t)-1)
 
-/* What divides a list of directories here or in LD_LIBRARY_PATH, or is replaced there. */
+/* Characters that separate directories here or in LD_LIBRARY_PATH, or are replaced there. */
 #define MEANT_IN_LISTS ":;$"
 
 /*
- * Who can change the last step of the path: its owner, or everybody. @keeps: what the sticky bit
- * keeps as it is, S_ISVTX if something in the directory is meant that is there, 0 if it may be yet
- * to be made.
+ * Finds the user who can change the last step of @path: *ret_owner is its owner, or EVERYBODY if
+ * all may write to it. @keeps S_ISVTX: the sticky bit of a directory suffices against the others,
+ * since the step below exists; 0: it does not. -errno of stat(2).
  */
 static int owner_of(const char *path, mode_t keeps, int64_t *ret_owner)
 {
@@ -89,7 +89,7 @@ static bool is_owner(const struct owners *owners, int64_t owner)
 	return false;
 }
 
-/* Has the path a step ".."? */
+/* Does the path have a step ".."? */
 static bool has_step_up(const char *path)
 {
 	for (const char *step = path; *step; step += strspn(step, "/")) {
@@ -103,8 +103,8 @@ static bool has_step_up(const char *path)
 }
 
 /*
- * Returns @path without links, and in *ret_there the part of it that is there; the caller frees
- * both. NULL: errno. ENOENT: what is missing has a step "..", which leads out of what is there.
+ * Returns @path without links; *ret_there is the part of it that exists. The caller frees both.
+ * NULL: an error, in errno; ENOENT: the missing part has a step "..".
  */
 static char *resolve(const char *path, char **ret_there)
 {
@@ -142,7 +142,7 @@ static char *resolve(const char *path, char **ret_there)
 	return whole;
 }
 
-/* See trusted_path.h. @all_may_add: to the directory that the path leads to, if it is there. */
+/* gcr_trusted_path(); with @all_may_add gcr_trusted_directory(). */
 static int find_trusted(const char *name, const char *path, bool all_may_add, char **ret_path,
 			struct gcr_error *error)
 {
@@ -198,7 +198,7 @@ int gcr_trusted_directory(const char *name, const char *path, char **ret_path,
 	return find_trusted(name, path, true, ret_path, error);
 }
 
-/* As gcr_trusted_path(), for a part of a list. -EINVAL: it would not be one part. */
+/* As gcr_trusted_path(), for a part of a list. -EINVAL also: the result cannot be in a list. */
 static int trusted_part(const char *name, const char *path, char **ret_path,
 			struct gcr_error *error)
 {

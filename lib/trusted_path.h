@@ -6,29 +6,31 @@
 #include "lib/error.h"
 
 /*
- * Resolves @path, which the variable @name of the environment contains: the environment can be
- * that of another user (su, sudo -E). The path and each directory above it have to belong to root,
- * to this user, or to an owner on the way to this program itself, and others must not be able to
- * write to them, nor may they be on a FUSE mount of another user. What is missing at the end of the
- * path, where nobody else may be able to make it, is appended as it is. Returns the path
- * without links, which the caller frees, and has to use instead of @path: 0; -EPERM: another user
- * can change it; -ENOENT: what is missing has a step ".."; other -errno. Errors come with a
- * message.
+ * Resolves @path, the value of the environment variable @name, which another user may have set (su,
+ * sudo -E), and checks that only trusted users can change where @path leads. Each step of the
+ * resolved path must belong to root, to this user, or to an owner of a step of the path of this
+ * program itself. No step may be writable for all, but a directory with the sticky bit may be above
+ * a step that exists; a group's rights do not count. No step may be on a FUSE mount of another
+ * user. The end of @path may be missing: it is appended unresolved.
+ *
+ * *ret_path is the path without links. The caller frees it, and has to use it instead of @path.
+ * Errors, with a message: -EPERM another user can change the path; -ENOENT the missing end has a
+ * step ".."; other -errno.
  */
 int gcr_trusted_path(const char *name, const char *path, char **ret_path, struct gcr_error *error);
 
 /*
- * The same of a directory to which all users may add files, as to /tmp, if it is there: nobody else
- * can rename or remove it, or what belongs to root or to this user in it.
+ * As gcr_trusted_path(), but if @path leads to a directory, all users may add files to that one, as
+ * to /tmp (with the sticky bit, so that they cannot rename or remove the files of others).
  */
 int gcr_trusted_directory(const char *name, const char *path, char **ret_path,
 			  struct gcr_error *error);
 
 /*
- * gcr_trusted_path() of a list of directories, separated by ':', unless there is one of the whole
- * name. Empty ones are left out. Returns a list, in which each part begins with '/'. -EINVAL: a
- * directory without links has ':', ';' or '$' in its path, and would be several or others in the
- * list, or in LD_LIBRARY_PATH.
+ * As gcr_trusted_path(), for @paths, a list of directories separated by ':'; if a file of the whole
+ * name exists, @paths is that one. Leaves empty parts out. *ret_paths is a list of paths that begin
+ * with '/'; the caller frees it. Also -EINVAL: the list is empty, or a resolved path has ':', ';'
+ * or '$', which have a meaning in lists and in LD_LIBRARY_PATH.
  */
 int gcr_trusted_paths(const char *name, const char *paths, char **ret_paths,
 		      struct gcr_error *error);

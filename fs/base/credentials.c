@@ -299,8 +299,8 @@ static void opening_unref(struct opening *opening)
 GCR_DEFINE_CLEANUP(struct opening *, opening_unref);
 
 /*
- * Changes the rights of the calling thread only: the system calls apply to a thread; libc's
- * wrappers would change all threads.
+ * Takes @rights over for the calling thread only: the system calls apply to one thread; libc's
+ * wrappers would change all threads. -errno.
  */
 static int assume(const struct gcr_rights *rights)
 {

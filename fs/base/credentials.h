@@ -72,7 +72,10 @@ bool gcr_parties_own(const struct gcr_parties *parties, uid_t owner);
  * does not count as root.
  */
 bool gcr_parties_own_place(const struct gcr_parties *parties, uid_t owner);
-/* gcr_tracer_check() for each of them. */
+/*
+ * May each of them trace the process @pid, which belongs to @owner? Returns as gcr_tracer_check(),
+ * for the first of the two that may not.
+ */
 int gcr_parties_check_tracing(const struct gcr_parties *parties, pid_t pid, uid_t owner,
 			      struct gcr_error *error);
 /* Were both pid namespaces determined in time? If not, gcr_parties_reach() may be wrongly false. */

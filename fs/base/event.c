@@ -161,8 +161,9 @@ static struct share *find_shares(const struct line *lines, size_t count, size_t 
 }
 
 /*
- * Selects the users who lose all of these lines: those with the most bytes first, until
- * @wanted_bytes are free.
+ * Selects the users whose lines are dropped, by is_cut: those with the most bytes first, until
+ * @wanted_bytes are free. Returns the shares of all users, in order of uid, which the caller frees.
+ * NULL: no memory.
  */
 static struct share *choose(const struct line *lines, size_t count, size_t wanted_bytes,
 			    size_t *ret_count)
@@ -189,7 +190,10 @@ static bool is_cut(const struct share *shares, size_t count, uid_t uid)
 	return share && share->is_cut;
 }
 
-/* Cuts lines out of the older half. Positions of readers there are reset to the start. */
+/*
+ * Removes lines from the older half of the log: those of the users with the most bytes there, or
+ * all lines without memory. Readers in that half start again from the beginning.
+ */
 static void rotate(struct gcr_event_log *log)
 {
 	_cleanup_free_ struct share *shares = NULL;

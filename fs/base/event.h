@@ -32,7 +32,7 @@ struct gcr_event_reader; /* one open file: its read position and its poller */
 
 /* Creates a log that counts for no user. -ENOMEM. */
 int gcr_event_log_create(struct gcr_event_log **ret_log);
-/* The same for a log of this user (gcr_quota_owner()), for whom it counts unless that is root. */
+/* The same for a log that counts for the user @owner (gcr_quota_owner()); root: for no user. */
 int gcr_event_log_create_of(uid_t owner, struct gcr_event_log **ret_log);
 struct gcr_event_log *gcr_event_log_ref(struct gcr_event_log *log);
 void gcr_event_log_unref(struct gcr_event_log *log);

@@ -63,7 +63,7 @@ void gcr_fair_queue_quit(struct gcr_fair_queue *queue, struct gcr_fair_waiter *w
 		}
 }
 
-/* Does @one, which came before @other if @is_earlier, have its turn before it? */
+/* Does @one have its turn before @other? @is_earlier: @one came first. */
 static bool precedes(const struct gcr_fair_waiter *one, const struct gcr_fair_waiter *other,
 		     bool is_earlier)
 {

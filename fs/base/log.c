@@ -22,7 +22,10 @@ void gcr_log_to_syslog(void)
 	atomic_store(&to_syslog, true);
 }
 
-/* JOURNAL_STREAM is "device:inode" of the stream systemd gave us (systemd.exec(5)). */
+/*
+ * Is our stderr systemd's journal? JOURNAL_STREAM has "device:inode" of the journal's stream
+ * (systemd.exec(5)).
+ */
 static bool stderr_is_journal(void)
 {
 	const char *stream = getenv("JOURNAL_STREAM");

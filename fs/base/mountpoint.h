@@ -16,8 +16,8 @@
 #include "fs/daemon.h"
 
 /*
- * For the check of the options: makes a mountpoint readable again that a daemon of this runtime
- * directory has left protected.
+ * Makes the mountpoint @path readable again if an ordinary user's daemon of this runtime directory
+ * has left it protected: the check of the options looks at it. A failure is logged.
  */
 void gcr_mountpoint_reopen(const char *runtime_directory, const char *path);
 

@@ -20,13 +20,16 @@
 
 #define PATH_OTHERWISE "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-/* 0 or -ENOMEM. */
+/* Sets the variable to @value; NULL: removes it. 0 or -ENOMEM. */
 static int replace(const char *name, const char *value)
 {
 	return (value ? setenv(name, value, 1) : unsetenv(name)) < 0 ? -ENOMEM : 0;
 }
 
-/* Checks all that the variable names by @check, which returns it without links. 0 or -ENOMEM. */
+/*
+ * Replaces the variable's value by the one that @check returns, a path without links; removes the
+ * variable, and logs why, if @check fails. 0 or -ENOMEM.
+ */
 static int check_whole(const char *name, int (*check)(const char *name, const char *value,
 						      char **ret_value, struct gcr_error *error))
 {
@@ -39,7 +42,10 @@ static int check_whole(const char *name, int (*check)(const char *name, const ch
 	return replace(name, checked);
 }
 
-/* Appends a directory of PATH to the list *all if no other user can change it. 0 or -ENOMEM. */
+/*
+ * Appends a directory of PATH to the list *all, which the caller frees, if no other user can change
+ * the directory; logs why not. A relative path is left out. 0 or -ENOMEM.
+ */
 static int append_trusted(char **all, const char *directory)
 {
 	_cleanup_free_ char *path = NULL;

@@ -110,7 +110,10 @@ static ssize_t read_request(int fd, void *buffer, size_t size, void *data)
 	return got;
 }
 
-/* Registering needs CAP_SYS_ADMIN in the initial user namespace; find out by trying. */
+/*
+ * May the daemon register backing files with the kernel, by @fd, the session's descriptor? Tries to
+ * register one: that needs CAP_SYS_ADMIN in the initial user namespace.
+ */
 static bool may_register(int fd)
 {
 	_cleanup_close_ int file = memfd_create("gpucrfs", MFD_CLOEXEC);
@@ -123,7 +126,10 @@ static bool may_register(int fd)
 	return backing > 0;
 }
 
-/* Accepts the offer in libfuse's answer. */
+/*
+ * Writes @iov, libfuse's answer to the kernel's first request, and accepts passthrough in it.
+ * Returns as writev(2).
+ */
 static ssize_t accept_offer(int fd, struct iovec *iov)
 {
 	struct iovec changed[2] = {iov[0]};
@@ -195,7 +201,7 @@ static struct opened **find(uint64_t node)
 	return link;
 }
 
-/* Returns the kernel's id of the backing file; 0: not available. */
+/* Registers the file of @fd as a backing file. Returns the kernel's id of it; 0: refused. */
 static int register_backing(int fd)
 {
 	struct backing_map map = {.fd = fd};

@@ -47,8 +47,8 @@ bool gcr_passthrough_is_plain(uint64_t node);
  * Registers an open of @node with @flags as of open(2); @fd is a descriptor of its file, and stays
  * the caller's. @wants: passthrough is permitted. On success gcr_passthrough_close() must follow
  * when the kernel has closed the node. Returns the kernel's id of the backing file, for
- * gcr_passthrough_answer(); 0: no passthrough; -ENOMEM; -EBUSY: see gcr_passthrough_wait(), or the
- * present opens read another file that had this node before.
+ * gcr_passthrough_answer(); 0: no passthrough; -ENOMEM; -errno of fstat(2); -EBUSY: see
+ * gcr_passthrough_wait(), or the present opens read another file that had this node before.
  */
 int gcr_passthrough_open(uint64_t node, int fd, int flags, bool wants);
 /* Ends one open that gcr_passthrough_open() has registered. */
@@ -60,7 +60,10 @@ struct gcr_passthrough_answer {
 	uint32_t flags;
 	int32_t backing;
 };
-/* @is_read: reads go to the backing file; else they come to us, like all writes. */
+/*
+ * Makes the answer to an open, with @backing from gcr_passthrough_open(). @is_read: reads go to the
+ * backing file; else they come to us, like all writes.
+ */
 struct gcr_passthrough_answer gcr_passthrough_answer(uint64_t handle, int backing, bool is_read);
 
 #endif

@@ -227,7 +227,10 @@ static bool takes_descriptors(enum gcr_quota_kind kind)
 	return kind != GCR_QUOTA_TEXT && kind != GCR_QUOTA_STORE && kind != GCR_QUOTA_SPILL;
 }
 
-/* Counts by listing them, which takes some microseconds for each. */
+/*
+ * Counts the daemon's open descriptors by listing them, which takes some microseconds for each. A
+ * very large number: they cannot be listed.
+ */
 static uint64_t list_descriptors(void)
 {
 	_cleanup_closedir_ DIR *dir = opendir(DESCRIPTORS_PATH);
@@ -242,7 +245,10 @@ static uint64_t list_descriptors(void)
 	return count - 1; /* without that of the listing */
 }
 
-/* Not by the lowest free number: descriptors with higher ones stay when lower ones are closed. */
+/*
+ * Counts the daemon's open descriptors. The lowest free number does not tell the count: descriptors
+ * with higher numbers stay when lower ones are closed.
+ */
 static uint64_t count_descriptors(void)
 {
 	struct stat stat_;
@@ -292,7 +298,7 @@ static bool promise_descriptors(struct gcr_quota *quota, uint64_t count)
 	return true;
 }
 
-/* May a user have @count more of the daemon's descriptors? */
+/* May a limited user have @count more of the daemon's descriptors? 0, or -ENFILE with a message. */
 static int check_descriptors(struct gcr_quota *quota, uint64_t count, struct gcr_error *error)
 {
 	if (!quota->descriptors_max || promise_descriptors(quota, count))
@@ -344,7 +350,7 @@ static bool is_too_much(uint64_t most, uint64_t held, uint64_t amount)
 	return most && (amount > most || held > most - amount);
 }
 
-/* Checks the limit for all users together; root's use is not counted. */
+/* Checks the limit for all limited users together. 0, or the kind's -errno with a message. */
 static int check_together_locked(struct gcr_quota *quota, enum gcr_quota_kind kind, uint64_t amount,
 				 struct gcr_error *error)
 {

@@ -105,13 +105,16 @@ int gcr_quota_take(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid,
 int gcr_quota_take_beyond(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid,
 			  uint64_t amount, uint64_t beyond, struct gcr_quota_charge *ret_charge,
 			  struct gcr_error *error);
-/* Charges @amount without a check: for amounts that exist already or cannot be refused. */
+/*
+ * Charges @amount without a check: for amounts that exist already or cannot be refused. *ret_charge
+ * must be empty, and remains empty for a user who is not limited, and without memory.
+ */
 void gcr_quota_count(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid, uint64_t amount,
 		     struct gcr_quota_charge *ret_charge);
 /*
- * Checks, before descriptors are made that no kind of amount counts, that @count more of them leave
- * free the part of the descriptors that is reserved for the daemon and root. Returns 0 if so, and
- * for a user who is not limited; else -ENFILE, with @error set.
+ * May @uid have @count more of the daemon's descriptors? For descriptors that no quota counts.
+ * Returns 0 if so, and for a user who is not limited; -ENFILE, with @error set: only those that are
+ * reserved for the daemon and root would be left.
  */
 int gcr_quota_check_descriptors(struct gcr_quota *quota, uid_t uid, uint64_t count,
 				struct gcr_error *error);

@@ -118,7 +118,7 @@ void gcr_refusals_render(struct gcr_refusals *refusals, uid_t owner, uid_t reade
 	gcr_error_print(&error, stream);
 }
 
-/* Has the bucket a line left? It holds @most lines, and gets one back each @period_usec. */
+/* Is a line left of this allowance of @most lines, which gets one back each @period_usec? */
 static bool has_one(const struct allowance *allowance, int64_t now_usec, int64_t period_usec,
 		    int most)
 {

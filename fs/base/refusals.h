@@ -22,10 +22,10 @@ int gcr_refusals_create(uid_t trusted, struct gcr_refusals **ret_refusals);
 void gcr_refusals_destroy(struct gcr_refusals *refusals); /* NULL is allowed */
 
 /*
- * Records the result of the last write to the root's ctl by @reader, one of the ids for which
- * @owner counts (gcr_quota_owner()): refused with @error; number 0: accepted. @reader is the id, or
- * that of several ids which may see each other's errors (gcr_quota_known_owner()). An owner has the
- * error of one reader at a time: the last one.
+ * Records the result of a write to the root's ctl: @error, whose number is 0 if the write was
+ * accepted. @owner is the user who is charged for the writer (gcr_quota_owner()); @reader is the id
+ * that may read the error (gcr_quota_known_owner()). Each owner has one error, that of the last
+ * reader; an accepted write clears only the error of the same reader.
  */
 void gcr_refusals_note(struct gcr_refusals *refusals, uid_t owner, uid_t reader,
 		       const struct gcr_error *error);

@@ -34,9 +34,9 @@ struct gcr_turn {
 };
 
 /*
- * May this thread wait for looks requested by @uid (see gcr_credentials_counted())? False: too many
- * threads do, and the caller has to use the known state. gcr_turn_end() ends the turn; an empty one
- * is allowed there.
+ * May this thread wait for looks at processes, for a request of @uid (see
+ * gcr_credentials_counted())? False: too many threads wait, and the caller has to use the state
+ * that the daemon knows. gcr_turn_end() ends the turn, an empty one too.
  */
 bool gcr_turn_begin(struct gcr_quota *quota, uid_t uid, struct gcr_turn *ret_turn);
 void gcr_turn_end(struct gcr_turn *turn);

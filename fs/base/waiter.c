@@ -61,7 +61,10 @@ static uint64_t signal_bit(int signal_number)
 	return UINT64_C(1) << (signal_number - 1);
 }
 
-/* Has the writer got a signal that should stop it, or ended? Other signals leave it waiting. */
+/*
+ * Has the writer, thread @caller, ended, or is a signal pending for it that asks a program to stop?
+ * Other signals leave the writer waiting. True also if the thread is not known.
+ */
 static bool gives_up(pid_t caller)
 {
 	const uint64_t wanted = signal_bit(SIGHUP) | signal_bit(SIGINT) | signal_bit(SIGQUIT) |
@@ -286,7 +289,10 @@ void gcr_waiter_unref(struct gcr_waiter *waiter)
 	free(waiter);
 }
 
-/* Called by libfuse with the request's lock held: only puts the waiter into the list. */
+/*
+ * Puts the waiter @data into the list of interrupted ones, for the thread. libfuse calls this with
+ * the request's lock held, so no more is done here.
+ */
 static void interrupted(fuse_req_t request, void *data)
 {
 	struct gcr_waiter *waiter = data;

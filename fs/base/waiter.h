@@ -15,13 +15,15 @@
 struct gcr_waiter;  /* reference-counted */
 struct gcr_waiters; /* the thread that watches interrupted waiters */
 
+/* Starts the thread, and ends it (NULL is allowed). -ENOMEM, -EAGAIN. */
 int gcr_waiters_create(struct gcr_waiters **ret_waiters);
 void gcr_waiters_destroy(struct gcr_waiters *waiters);
 
 /*
- * Creates a waiter for the write @request, which the waiter takes over. @length is the write's
- * return value on success. @owner (gcr_quota_owner()): the more interrupted writers of this user
- * wait, the later a further signal to one of them is noticed. -ENOMEM.
+ * Creates a waiter for the write @request, which the waiter takes over and gcr_waiter_answer()
+ * answers. @length is the write's return value on success. @owner (gcr_quota_owner()): the more
+ * interrupted writers of this user wait, the later the thread notices a further signal to one of
+ * them. *ret_waiter is a reference. -ENOMEM: the request stays the caller's.
  */
 int gcr_waiter_create(struct gcr_waiters *waiters, fuse_req_t request, uid_t owner, size_t length,
 		      struct gcr_waiter **ret_waiter);
@@ -29,8 +31,8 @@ struct gcr_waiter *gcr_waiter_ref(struct gcr_waiter *waiter);
 void gcr_waiter_unref(struct gcr_waiter *waiter);
 
 /*
- * A waiter within the daemon, without a request: @done is called with the answer, 0 or a positive
- * errno.
+ * Creates a waiter within the daemon, without a request: gcr_waiter_answer() calls @done with the
+ * answer, 0 or a positive errno. *ret_waiter is a reference. -ENOMEM.
  */
 int gcr_waiter_create_local(void (*done)(void *data, int error_number), void *data,
 			    struct gcr_waiter **ret_waiter);

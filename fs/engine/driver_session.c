@@ -46,8 +46,8 @@
 #define STATE_RETRY_MSEC   100
 
 /*
- * Is the process the writer's? It may have got another user's program since the verb was written.
- * A process cannot keep this from being found out, as it can its program.
+ * Does the process belong to the verb's writer, or is the writer root? The process may have got
+ * another user's program since the verb was written. It can hide its program, but not its owner.
  */
 static bool is_writers(const struct gcr_driver_session *driver)
 {

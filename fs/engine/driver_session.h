@@ -151,10 +151,13 @@ void gcr_driver_check_answer(struct gcr_driver_session *driver);
 /* Sleeps for @msec, or until the process has ended. */
 void gcr_driver_session_pause(struct gcr_driver_session *driver, int msec);
 
-/* Takes a control helper if the driver session has none, and waits for its hello. */
+/*
+ * Takes a control helper if the driver session has none, and waits for its hello. Errors as
+ * gcr_helpers_take_control().
+ */
 int gcr_driver_need_helper(struct gcr_driver_session *driver, struct gcr_error *error);
 
-/* Sets the error of a process that is not the writer's any more: -EPERM. */
+/* Returns -EPERM, with the message that the process is not the writer's any more. */
 int gcr_driver_of_another(const struct gcr_driver_session *driver, struct gcr_error *error);
 
 /*
@@ -183,8 +186,9 @@ int gcr_driver_call(struct gcr_driver_session *driver, uint16_t type, uint32_t t
 
 /*
  * Gets the driver's state of the process. A helper that dies is replaced, a few times. The state is
- * always `running` for a vendor whose driver has no checkpoint. -EIO: the driver or the helpers
- * fail; -ESRCH, -ECANCELED as of gcr_driver_call().
+ * always `running` for a vendor whose driver has no checkpoint. -EIO: the helpers fail, or the
+ * driver does not find the process; other errors of the driver; -ESRCH, -ECANCELED as of
+ * gcr_driver_call().
  */
 int gcr_driver_ask_state(struct gcr_driver_session *driver, enum gcr_control_state *ret_state,
 			 struct gcr_error *error);
@@ -200,8 +204,8 @@ void gcr_driver_remove_record(struct gcr_driver_session *driver);
 
 /*
  * Asks the driver's library for the GPUs of the process's vendor as they are now; the indexes in
- * the reply are that vendor's. All entries of the process are listed. -EIO; -ESRCH: the process has
- * ended.
+ * the reply are that vendor's. All entries of the process are listed. -EIO: no helper answers;
+ * -ESRCH: the process has ended; else the library's error.
  */
 int gcr_driver_query(struct gcr_driver_session *driver, struct gcr_gpus_reply *reply,
 		     struct gcr_error *error);
@@ -221,7 +225,8 @@ void gcr_driver_deduct(struct gcr_driver_session *driver, const uint8_t uuid[GCR
 		       uint64_t bytes);
 
 /*
- * Can the process's host memory take the VRAM that is left to the driver? -ENOMEM with the figures.
+ * Can the process's host memory take the VRAM that is left to the driver? -ENOMEM, with the
+ * figures: no; errors of gcr_proc_memory_room().
  */
 int gcr_driver_check_host_room(struct gcr_driver_session *driver, struct gcr_error *error);
 
@@ -330,8 +335,8 @@ void gcr_driver_end_wait(struct gcr_driver_session *driver);
 void gcr_driver_check_stall(struct gcr_driver_session *driver);
 
 /*
- * The verb has waited for a worker while it held something: its process has as much less time, but
- * some seconds remain of what it had left.
+ * Subtracts @queued_usec, for which the verb has waited for a worker while it held something, from
+ * the time that its process may take. At least a few seconds of that time remain.
  */
 void gcr_driver_note_queued(struct gcr_driver_session *driver, int64_t queued_usec);
 
@@ -353,7 +358,10 @@ int gcr_driver_check_needs(struct gcr_driver_session *driver, const uint8_t uuid
 /* Is the process stopped now by a signal or a debugger (not by the daemon: is_halted)? */
 bool gcr_driver_sees_stop(struct gcr_driver_session *driver);
 
-/* Before a thaw: refuse a stopped process, which could not answer. -EOPNOTSUPP. */
+/*
+ * Before a thaw: refuses a process that a signal has stopped, which could not answer. A tracer's
+ * stop does not count. -EOPNOTSUPP.
+ */
 int gcr_driver_check_stopped(struct gcr_driver_session *driver, struct gcr_error *error);
 
 /* ---- driver_control.c: the driver's steps ---- */

@@ -34,7 +34,8 @@ int gcr_emptying_check(uid_t uid, struct gcr_error *error);
 
 /*
  * Starts a process that empties all files of the directory @fd, which belonged to a process of
- * @uid. @fd stays the caller's.
+ * @uid. @fd stays the caller's. A start that fails is tried again later; without memory or
+ * descriptors the files are not emptied, and the log says so.
  */
 void gcr_emptying_begin(int fd, uid_t uid);
 

@@ -195,10 +195,10 @@ static int check_sharing(struct gcr_driver_session *driver, bool *ret_seen, stru
 }
 
 /*
- * Repeats these checks with the process locked, since the process may have begun to share memory
- * before. A library counts a sharing before it asks the driver for it, so from here on every
- * sharing is counted, without any action of the program's threads, which the driver may have
- * blocked.
+ * Repeats check_sharing() with the process locked, since the process may have begun to share memory
+ * before the lock. @was_seen: *ret_seen of the first check; -EOPNOTSUPP also if the library is no
+ * longer seen. A library counts a sharing before it asks the driver for it, so now every sharing is
+ * counted.
  */
 static int check_locked(struct gcr_driver_session *driver, bool was_seen, struct gcr_error *error)
 {

@@ -10,9 +10,10 @@
 
 /*
  * Asks the library of @process, which the vmm engine has frozen, to release everything that CRIU
- * would not dump, its connection to the daemon included, for at most @limit_ms. A parked library
- * stays parked. Errors, with a message: -EOPNOTSUPP the library holds something that it cannot
- * release, -ENOTCONN it has not reconnected yet, -EBUSY, -ESRCH, -ETIMEDOUT.
+ * would not dump, its connection to the daemon included, for at most @limit_ms. 0 also if the
+ * library is parked already. After an error too the library may be parked: call gcr_unpark().
+ * Errors, with a message: -EOPNOTSUPP the library holds something that it cannot release, -ENOTCONN
+ * it has not reconnected yet, -EBUSY, -ESRCH, -ETIMEDOUT, -EMFILE.
  */
 int gcr_park(struct gcr_process *process, uint32_t limit_ms, struct gcr_error *error);
 

@@ -68,8 +68,8 @@ int gcr_swap_begin_letting_go(struct gcr_task *task);
 bool gcr_swap_needs_second(const struct gcr_task *task);
 
 /*
- * Called by the thaw: the GPUs of the process that is frozen, which may need them again, as a mask
- * (bit = index).
+ * Called by the thaw: the GPUs of the process to be frozen, which may have to return to them, as a
+ * mask (bit = index).
  */
 uint32_t gcr_swap_gpus(const struct gcr_task *task);
 
@@ -105,9 +105,9 @@ bool gcr_swap_gives_up(const struct gcr_task *task);
 void gcr_swap_let_others(struct gcr_driver_session *driver, const struct gcr_snapshot *snapshot);
 
 /*
- * Called by the freeze when it has failed and is about to roll back: waits until the thaw has given
- * up its VRAM, unless the thaw does not answer. Does nothing if the process has ended, since then
- * its VRAM is free.
+ * Called by the freeze when it has failed with @error and is about to roll back: stops the thaw,
+ * and waits until the thaw has given up its VRAM, unless the thaw does not answer. Does nothing if
+ * the process has ended, since then its VRAM is free.
  */
 void gcr_swap_fail(struct gcr_task *task, struct gcr_error *error);
 

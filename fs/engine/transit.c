@@ -314,9 +314,9 @@ static size_t run_of(const char *buffer, size_t bytes, bool *ret_zero)
 }
 
 /*
- * Takes room for the pages of @fd, a file of the store, that the next write of @bytes at @offset
- * will allocate. -EDQUOT, -ENOSPC: there is no room; -EBUSY: the file is shared with another
- * subtree.
+ * Charges the store for the pages of its file @fd that the next write of @bytes at @offset will
+ * allocate. -EDQUOT, -ENOSPC: there is no room; -EBUSY: the file is shared with another subtree;
+ * -errno of lseek(2).
  */
 static int pay(struct gcr_transit *transit, struct piece *piece, int fd, uint64_t offset,
 	       uint64_t bytes)

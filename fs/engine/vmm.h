@@ -129,8 +129,9 @@ int gcr_vmm_recover_to_running(struct gcr_vmm *vmm, enum gcr_state *ret_state,
 /*
  * Connects to a library that may have been without a daemon for long. Such a library takes its
  * memory back by itself, and is blocked in that as long as the driver has the process checkpointed.
- * If the library cannot be reached for that reason, the driver is first brought back to running,
- * and *control is set. A library that has no memory to take back can be reached without that.
+ * *control is the driver's state of the process. If the library does not connect and *control is
+ * checkpointed, brings the driver back to running, sets *control to running, and connects again.
+ * -EIO: the driver could not be brought back; errors of gcr_vmm_connect().
  */
 int gcr_vmm_reach(struct gcr_vmm *vmm, enum gcr_control_state *control, struct gcr_error *error);
 
@@ -236,12 +237,15 @@ int gcr_vmm_make_digests(struct gcr_vmm *vmm, struct gcr_error *error);
 int gcr_vmm_seal(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*
- * On thaw: read the expected digests into vmm->digests. -EIO: the metadata was not written by a
- * freeze.
+ * On thaw: reads the expected digests into vmm->digests; with `unverified` none. -EIO: no freeze
+ * has written the metadata.
  */
 int gcr_vmm_read_digests(struct gcr_vmm *vmm, struct gcr_error *error);
 
-/* Compares the files of managed memory with their digests. -EIO: they differ. */
+/*
+ * Compares the files of managed memory with their digests; with `unverified` only their sizes.
+ * -EIO: they differ.
+ */
 int gcr_vmm_verify_managed(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /*

@@ -217,9 +217,9 @@ static uint64_t find_used(struct gcr_vmm *vmm)
 }
 
 /*
- * Notes how much of the process's time may be due to its size: of what the library lists only what
- * the driver knows of, or what a thaw has given it. The rest counts when it has been moved: see
- * driver->moved_bytes().
+ * Sets the bytes for which the process gets more time: driver->patience_bytes, which the driver
+ * itself will move, and vmm->used_bytes, up to which driver->moved_bytes() counts. The library's
+ * list counts only up to the memory that the driver says the process uses, if that is known.
  */
 static void note_patience(struct gcr_vmm *vmm)
 {
@@ -250,9 +250,10 @@ static int compare_ids(const void *left, const void *right)
 }
 
 /*
- * Subtracts the memory that will be moved from the driver's figures, which leave imported memory
- * out: all that the process had at its last thaw is imported, and what it has allocated since then
- * has later ids. -ENOMEM; errors of gcr_vmm_facts().
+ * Subtracts the memory that the workers will move from the VRAM noted for the driver
+ * (gcr_driver_deduct()). The driver's figures do not include imported memory, so that is not
+ * subtracted: it is all memory of the last thaw, and has the lowest ids. -ENOMEM; errors of
+ * gcr_vmm_facts().
  */
 static int deduct(struct gcr_vmm *vmm, struct gcr_error *error)
 {

@@ -26,7 +26,7 @@ int gcr_vmm_reach(struct gcr_vmm *vmm, enum gcr_control_state *control, struct g
 	return gcr_vmm_connect(vmm, GCR_VMM_RECONNECT_USEC, error);
 }
 
-/* Opens the snapshot that the earlier daemon wrote, if it is complete. */
+/* Opens the snapshot that the earlier daemon wrote, as vmm->snapshot; logs why it cannot. */
 static void find_snapshot(struct gcr_vmm *vmm)
 {
 	struct gcr_process *process = vmm->driver.process;

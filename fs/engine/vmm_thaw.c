@@ -140,7 +140,10 @@ static int take_ballast(struct gcr_vmm *vmm, struct gcr_error *error)
 	return vmm->needs_control ? gcr_vmm_take_ballast(vmm, error) : 0;
 }
 
-/* Checks the VRAM also of GPUs on which the process has only the driver's share. -ENOMEM. */
+/*
+ * gcr_driver_take_admission(), also for GPUs on which the process has only the driver's share. Does
+ * nothing if the driver's state is not restored.
+ */
 static int admit(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	return vmm->needs_control ? gcr_driver_take_admission(&vmm->driver, error) : 0;
@@ -167,7 +170,10 @@ static int take(struct gcr_vmm *vmm, int (*step)(struct gcr_vmm *, struct gcr_er
 	}
 }
 
-/* Bytes of VRAM that a thaw fills. Of managed memory counts what is in its files. */
+/*
+ * Bytes of VRAM that a thaw fills: device memory, and the driver's share if that is restored.
+ * Managed memory is not included; driver->moved_bytes() counts that part of it that is in files.
+ */
 static uint64_t frozen_bytes(struct gcr_vmm *vmm)
 {
 	struct gcr_process *process = vmm->driver.process;
@@ -276,7 +282,10 @@ static int give_back(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
-/* GATE_OPEN: the program has its memory, so there is no roll-back; a failure is tried again. */
+/*
+ * GATE_OPEN: the program has its memory, so there is no roll-back, and a failure is tried again. 0
+ * also if the library has opened the gate by itself; errors of gcr_vmm_request_until_answered().
+ */
 static int go_on(struct gcr_vmm *vmm, struct gcr_error *error)
 {
 	int64_t since_usec = gcr_clock_usec();
@@ -292,8 +301,8 @@ static int go_on(struct gcr_vmm *vmm, struct gcr_error *error)
 }
 
 /*
- * The library of a process that CRIU has restored says which freeze the process is of: the process
- * must not get the bytes of another one.
+ * Checks that the library of a process that CRIU has restored names the freeze whose bytes the
+ * process will get. -EIO: it names another one.
  */
 static int check_generation(struct gcr_vmm *vmm, struct gcr_error *error)
 {

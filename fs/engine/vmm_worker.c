@@ -31,8 +31,8 @@
 #define BALLAST_MARGIN_BYTES (64ull << 20)
 
 /*
- * Ends a worker and waits for that: until its process is gone, the worker may write to the
- * snapshot's files, and has VRAM that the next worker will need.
+ * Kills a worker and waits for its end: until then the worker may write to the snapshot's files,
+ * and has VRAM that the next worker will need. If it does not end in time, the snapshot is tainted.
  */
 static void drop(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker)
 {
@@ -57,8 +57,9 @@ static int died(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_e
 }
 
 /*
- * Waits for a worker's answer, and for the descriptors that come with it. When the operation is to
- * stop, the wait ends and the worker is killed.
+ * Waits for a worker's answer; the descriptors @fds that come with it are the caller's. -ESRCH: the
+ * process has ended; -ECANCELED: the operation is to stop; -EIO: the worker has died; after these
+ * three the worker is dropped. Else the worker's own error.
  */
 static int await(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_result *answer,
 		 int fds[GCR_MESSAGE_FDS_MAX], size_t *fds_count, struct gcr_error *error)
@@ -235,7 +236,10 @@ static bool is_to_stop(void *data)
 	return false;
 }
 
-/* Takes one worker, waiting for tasks that have it; ends early if the operation is stopped. */
+/*
+ * Takes one worker, and waits for its turn. -ECANCELED: the operation is to stop; -ETIMEDOUT: the
+ * turn or the worker's hello did not come in time; errors of gcr_helpers_take_worker().
+ */
 static int take(struct gcr_vmm *vmm, struct gcr_vmm_worker *worker, struct gcr_error *error)
 {
 	struct gcr_driver_session *driver = &vmm->driver;
@@ -355,7 +359,7 @@ int gcr_vmm_end_create(struct gcr_vmm *vmm, struct gcr_error *error)
 	return first;
 }
 
-/* Bytes of VRAM that the driver takes on one GPU, with a margin; 0: none. */
+/* Bytes of VRAM that the driver's share will take on GPU @uuid, with a margin; 0: none. */
 static uint64_t driver_bytes(struct gcr_vmm *vmm, const uint8_t uuid[GCR_UUID_BYTES])
 {
 	struct gcr_process *process = vmm->driver.process;

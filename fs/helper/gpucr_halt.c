@@ -38,7 +38,7 @@
 
 static struct gcr_message message;
 
-/* Signals to all processes of a terminal or a service are not meant for this helper. */
+/* Ignores signals that a terminal or a service manager sends to all its processes. */
 static void ignore_signals(void)
 {
 	static const int signals[] = {SIGHUP,  SIGINT,	SIGQUIT, SIGTERM, SIGPIPE,
@@ -59,7 +59,7 @@ static int answer(int r, const struct gcr_error *error)
 				sizeof(result), NULL, 0);
 }
 
-/* A page that cannot be read counts as moving. */
+/* Does the page say that managed memory is being moved? True also if the page cannot be read. */
 static bool is_moving(int page)
 {
 	struct gcr_page_facts facts;

@@ -71,7 +71,11 @@ static bool has_daemons_rights(pid_t pid)
 			     status.effective_capabilities >> CAP_SYS_ADMIN & 1);
 }
 
-/* Root of a container may have got at the socket, as a user of another namespace or as root. */
+/*
+ * Checks that the peer is a process of our user in our user and pid namespaces, and has the
+ * daemon's rights. -EPERM: it is not (root of a container may have got at the socket); errors of
+ * gcr_peer_identify().
+ */
 static int check_peer(void)
 {
 	struct gcr_peer peer;

@@ -38,7 +38,7 @@ static struct {
 	uint8_t data[GCR_LOOKER_DATA_MAX];
 } reply;
 
-/* Signals to all processes of a terminal or a service are not meant for this helper. */
+/* Ignores signals that a terminal or a service manager sends to all its processes. */
 static void ignore_signals(void)
 {
 	static const int signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGTSTP};
@@ -132,8 +132,8 @@ static int peek(void)
 }
 
 /*
- * Looks until the time is up, but at one process at least; no single look takes longer than that
- * time either.
+ * Carries out GCR_LOOKER_MANY: looks at one process after the other until the time is up, at one at
+ * least, and no longer than that time at any. 0, or -errno for the reply.
  */
 static int look_at_many(void)
 {

@@ -40,7 +40,7 @@ static int fds[FDS_MAX];
 static size_t fds_count;
 static char *const *links; /* prefixes of links of GPUs' descriptors; ends with NULL */
 
-/* Signals to all processes of a terminal or a service are not meant for this helper. */
+/* Ignores signals that a terminal or a service manager sends to all its processes. */
 static void ignore_signals(void)
 {
 	static const int signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGTSTP};

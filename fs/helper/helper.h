@@ -34,8 +34,8 @@ struct gcr_helpers_config {
 };
 
 /*
- * Copies the strings of @config. Starts one thread that retires idle helpers and replaces the
- * spare.
+ * Creates the pool; copies the strings of @config, but not @config->backend. Starts one thread,
+ * which retires idle helpers and replaces the spare. -ENOMEM, -errno of starting the thread.
  */
 int gcr_helpers_create(const struct gcr_helpers_config *config, struct gcr_helpers **ret_helpers);
 
@@ -58,7 +58,7 @@ void gcr_helpers_keep_spare(struct gcr_helpers *helpers, bool wanted);
 int gcr_helpers_take_control(struct gcr_helpers *helpers, int64_t timeout_usec, int wake_fd,
 			     struct gcr_helper **ret_helper, struct gcr_error *error);
 
-/* Takes a new helper that stops a program's threads; this kind sends no hello. */
+/* Takes a new helper that stops a program's threads; this kind sends no hello. -EIO, -ENOMEM. */
 int gcr_helpers_take_halt(struct gcr_helpers *helpers, struct gcr_helper **ret_helper,
 			  struct gcr_error *error);
 
@@ -109,18 +109,21 @@ struct gcr_helper_user {
 	bool is_aside;
 };
 
-/* Lists at most @most users and returns the number written. */
+/* Lists at most @most users of this GPU's workers; returns how many were written. */
 unsigned int gcr_helpers_users(struct gcr_helpers *helpers, const uint8_t uuid[GCR_UUID_BYTES],
 			       struct gcr_helper_user *ret_users, unsigned int most);
 
 /*
- * Gives a helper back: a worker becomes idle, or is killed if a request is under way; other helpers
- * end (their socket is closed; they are killed after one second, and the call does not wait). NULL
- * is allowed.
+ * Gives a helper back, without waiting. A worker that holds nothing becomes idle, also one that
+ * still starts. Any other helper ends: its socket is closed, and it is killed after one second; a
+ * worker with a request under way is killed at once. NULL is allowed.
  */
 void gcr_helper_put(struct gcr_helper *helper);
 
-/* The path of a program in the helpers' directory, which the caller frees. NULL: no memory. */
+/*
+ * The path of a program in the helpers' directories, as of gcr_helper_find(); the caller frees it.
+ * NULL: no memory, or no directory.
+ */
 char *gcr_helpers_program(const struct gcr_helpers *helpers, const char *name);
 
 /*
@@ -169,7 +172,10 @@ unsigned int gcr_helpers_workers_ended(struct gcr_helpers *helpers);
 /* Number of workers that are running. */
 unsigned int gcr_helpers_workers(struct gcr_helpers *helpers);
 
-/* Sends a request; gcr_helper_result() receives the answer. -EPIPE: the helper has ended. */
+/*
+ * Sends a request; gcr_helper_result() receives the answer. Errors, with a message: -EPIPE the
+ * helper has ended, -EBUSY it has not answered the last request, and those of gcr_message_send().
+ */
 int gcr_helper_request(struct gcr_helper *helper, uint16_t type, const void *payload,
 		       size_t payload_bytes, struct gcr_error *error);
 
@@ -180,8 +186,8 @@ int gcr_helper_request_fds(struct gcr_helper *helper, uint16_t type, const void 
 
 /*
  * Waits for the answer to the last request. -ETIMEDOUT and -EINTR (@wake_fd readable): the request
- * is still under way, call again. -EPIPE: the helper died. 0: *ret_result is filled in; its `error`
- * is not turned into a return value.
+ * is still under way, call again. -EPIPE: the helper died. 0: *ret_result is filled in; the caller
+ * looks at its `error`.
  */
 int gcr_helper_result(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
 		      struct gcr_result *ret_result);
@@ -194,7 +200,7 @@ int gcr_helper_result_fds(struct gcr_helper *helper, int64_t timeout_usec, int w
 			  struct gcr_result *ret_result, int ret_fds[GCR_MESSAGE_FDS_MAX],
 			  size_t *ret_fds_count);
 
-/* gcr_helper_result() for GCR_MESSAGE_QUERY. */
+/* As gcr_helper_result(), for the answer to GCR_MESSAGE_QUERY, with entries checked. */
 int gcr_helper_gpus(struct gcr_helper *helper, int64_t timeout_usec, int wake_fd,
 		    struct gcr_gpus_reply *ret_reply);
 

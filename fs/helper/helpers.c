@@ -96,7 +96,10 @@ static bool spare_is_due(const struct gcr_helpers *helpers, int64_t now_usec)
 	return helpers->was_taken && now_usec - helpers->taken_usec < helpers->config.idle_usec;
 }
 
-/* Handles one helper. Lowers *@next_usec to the time of the next check. */
+/*
+ * Does for one helper what is due: reaps it, retires it if it is idle for too long, or kills it if
+ * it does not end. Lowers *@next_usec to the time of its next check. Lock: the pool's.
+ */
 static void tend(struct gcr_helpers *helpers, struct gcr_helper *helper, int64_t now_usec,
 		 int64_t *next_usec)
 {
@@ -135,7 +138,10 @@ static void tend(struct gcr_helpers *helpers, struct gcr_helper *helper, int64_t
 		*next_usec = helper->deadline_usec;
 }
 
-/* Handles everything that is due. Returns the latest time for the next check. */
+/*
+ * Tends all helpers, frees those that have ended, and starts a spare if one is due. Returns the
+ * time (monotonic) at which to call this again at the latest. Lock: the pool's.
+ */
 static int64_t tend_all(struct gcr_helpers *helpers)
 {
 	int64_t now_usec = gcr_clock_usec();

@@ -131,7 +131,10 @@ static bool is_hindered(const struct share *share)
 	return share->slow || share->abandoned || share->silent;
 }
 
-/* Root of a container is another owner: see gcr_looker_owner(). */
+/*
+ * Is the owner root or the daemon's user? Root of a container is another owner: see
+ * gcr_looker_owner().
+ */
 static bool is_trusted(uid_t owner)
 {
 	return !owner || owner == geteuid();
@@ -179,7 +182,10 @@ static void remove_locked(struct gcr_one_look *look)
 	pthread_cond_broadcast(&pool.changed);
 }
 
-/* All waits but those on memory end with SIGKILL. */
+/*
+ * Can a look of this kind block its helper in a wait for memory, which SIGKILL may not end? SIGKILL
+ * ends all other waits.
+ */
 static bool waits_for_memory(enum gcr_silent_kind kind)
 {
 	return kind == GCR_SILENT_MEMORY || kind == GCR_SILENT_SENT;

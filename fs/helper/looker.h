@@ -42,17 +42,20 @@ void gcr_looker_set_owners(uid_t (*owner)(uid_t uid, void *data), void *data);
 /* Stops the looker; no thread may be in a look. Helpers that cannot be killed are left to init. */
 void gcr_looker_stop(void);
 
-/* gcr_scan_look(), done by a helper. */
+/*
+ * As gcr_scan_look(), done by a helper. Also -ETIMEDOUT, -EBUSY: see the head of this file; -EIO:
+ * the helpers fail.
+ */
 int gcr_looker_devices(pid_t pid, const struct gcr_scan_wanted *wanted, unsigned int *ret_devices,
 		       uint64_t *ret_start_ticks);
 
 /*
  * gcr_scan_look() for many processes of one @owner (gcr_looker_owner()), within @budget_usec in
- * total plus a moment. @ret_found is filled in for the first *@ret_done of them; time ran out for
- * the rest. Its error is -ETIMEDOUT for a process whose look was cut short or blocked the helper,
- * -EBUSY for a silent process; such a process may be looked at alone, with more time. Returns
- * -EBUSY, -ETIMEDOUT: there is no helper for this owner now. Blocks no longer than @budget_usec and
- * 1 s.
+ * total plus a moment. @ret_found, which has room for @count, is filled in for the first *ret_done
+ * processes; the rest needs another call: time ran out, or they are more than GCR_LOOKER_PIDS_MAX.
+ * An entry's error is ETIMEDOUT for a process whose look was cut short or blocked the helper, EBUSY
+ * for a silent process; such a process may be looked at alone, with more time. Returns -EBUSY,
+ * -ETIMEDOUT: there is no helper for this owner now. Blocks no longer than @budget_usec and 1 s.
  */
 int gcr_looker_devices_of_many(uid_t owner, const pid_t *pids, size_t count,
 			       const struct gcr_scan_wanted *wanted, int64_t budget_usec,

@@ -43,7 +43,8 @@ struct gcr_one_look {
 
 /*
  * Gives the look a helper, look->looker, until it is finished or given up. The caller has set
- * `owner`. -EBUSY: the process is not looked at now. -ETIMEDOUT: no helper became free.
+ * `owner`. -EBUSY: the process is not looked at now. -ETIMEDOUT: no helper became free. Errors of
+ * gcr_looker_process_start().
  */
 int gcr_one_look_take_helper(struct gcr_one_look *look);
 

@@ -39,11 +39,10 @@ int gcr_peer_open_pidfd(int fd, pid_t pid);
 bool gcr_peer_is_alive(const struct gcr_peer *peer);
 
 /*
- * May the connection still speak for the process? 0; -ESRCH the process has ended, or its status
- * cannot be read; -EPERM the process has got another user's rights since it connected; -EACCES it
- * has got another program (execve(2)). Neither the rights nor the program must extend to its old
- * connections, since other processes may share them. A process that connected as root may have
- * dropped its rights.
+ * May the connection still speak for the process? Other processes may share the connection, so it
+ * must not get rights that the process gets later. 0; -ESRCH the process has ended, or cannot be
+ * looked at; -EPERM the process has got another user's rights since it connected (not if it was
+ * root); -EACCES the process has got another program (execve(2)).
  */
 int gcr_peer_check(const struct gcr_peer *peer);
 

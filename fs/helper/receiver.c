@@ -107,7 +107,7 @@ static int start(struct receiver **ret_receiver)
 	return 0;
 }
 
-/* True: the helper has ended, and all its descriptors are closed. */
+/* Reaps the helper if it has ended, and releases its charge. True: it has ended. */
 static bool reap(struct receiver *receiver)
 {
 	if (!receiver->has_ended && waitpid(receiver->pid, NULL, WNOHANG) != 0) {

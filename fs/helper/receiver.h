@@ -48,9 +48,9 @@ int gcr_receiver_receive(int socket, int64_t timeout_usec, int wake_fd, bool awa
 			 struct gcr_message *ret_message);
 
 /*
- * Closes a connection to the socket with all messages not received. Does not wait. @charge (NULL:
- * none) is returned to the quota once the connection is closed, which may be later; it is empty on
- * return.
+ * Closes a connection to the socket with all messages not received. Does not wait. Takes @charge
+ * over (NULL: none) and releases it once the connection is closed, which may be later. Without
+ * memory the connection may stay open; then *charge stays as it is, and must not be released.
  */
 void gcr_receiver_close(int socket, struct gcr_quota_charge *charge);
 

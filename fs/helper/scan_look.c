@@ -150,8 +150,8 @@ static int look_at_process(struct look *look, pid_t pid)
 }
 
 /*
- * Kernel threads and zombies have no program and no files. An ending process loses its mappings at
- * the same time as its program, and its descriptors after that.
+ * Does the process have a program? Kernel threads and zombies have none, and no files. An ending
+ * process loses its mappings at the same time as its program, and its descriptors after that.
  */
 static bool has_program(pid_t pid)
 {

@@ -33,7 +33,7 @@ struct worker_waiter {
 struct worker_slot *gcr_worker_slot_find(struct gcr_helpers *helpers, const uint8_t *uuid,
 					 bool is_second);
 
-/* A new slot, without a worker or users. NULL: no memory. */
+/* Adds a slot without a worker or users to the list, which owns it. NULL: no memory. */
 struct worker_slot *gcr_worker_slot_add(struct gcr_helpers *helpers, const uint8_t *uuid,
 					bool is_second);
 

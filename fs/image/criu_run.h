@@ -29,8 +29,8 @@ void gcr_criu_subject_of_process(pid_t pid, uint64_t start_ticks,
 void gcr_criu_subject_of_place(const char *name, char ret_subject[GCR_CRIU_SUBJECT_BYTES]);
 
 /*
- * Returns the CRIU program; the search is done once. *ret_program stays the daemon's. Errors as of
- * gcr_criu_find().
+ * Returns the CRIU program, which stays the daemon's; the search is repeated until it has found
+ * one. Errors as of gcr_criu_find(), and of gcr_trusted_path() for GPUCR_CRIU_SOCKET.
  */
 int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **ret_program,
 		     struct gcr_error *error);
@@ -50,9 +50,9 @@ int gcr_criu_log_directory(struct gcr_daemon *daemon, const char *subject, uid_t
 			   struct gcr_error *error);
 
 /*
- * The log in the directory @fd, of a process that lives on, is that of the dump @place: it is
- * removed with the place, by gcr_criu_forget_tied(), unless the process has been dumped again
- * since.
+ * Ties the log in the directory @fd, of a process that a dump has left alive, to the dump's place.
+ * gcr_criu_forget_tied(), called when that place is removed, removes the log of @subject, unless a
+ * later dump has tied the log to another place. A failure to tie the log is ignored.
  */
 void gcr_criu_tie_log(int fd, const char *place);
 void gcr_criu_forget_tied(struct gcr_daemon *daemon, const char *subject, const char *place);
@@ -83,7 +83,7 @@ void gcr_criu_hand_on(struct gcr_daemon *daemon, const char *from, const char *t
 /*
  * Makes the log in the directory @fd readable for root alone until gcr_criu_show_log(): the log may
  * name files that the owner of the process cannot see. gcr_criu_hand_on() keeps the log hidden.
- * Errors set @error.
+ * gcr_criu_is_hidden() tells whether the log of @subject is. Errors set @error.
  */
 int gcr_criu_hide_log(int fd, struct gcr_error *error);
 void gcr_criu_show_log(int fd);

@@ -328,8 +328,8 @@ static const struct gcr_gpu_info *find_info(const struct gcr_gpus_reply *reply, 
 }
 
 /*
- * Sets the allocations to those of the snapshot, and the GPUs to theirs. What the file says of a
- * GPU is used only if the daemon does not know the GPU now.
+ * Sets the manifest's allocations to those of the snapshot, and its GPUs to theirs. A GPU's entry
+ * in the manifest stays only if the daemon does not know that GPU now. -ENOMEM.
  */
 static int describe_allocations(const struct gcr_dump *dump, struct gcr_process *process,
 				const struct gcr_snapshot *snapshot, struct gcr_manifest *manifest)

@@ -158,8 +158,9 @@ static int fail_changed(const struct gcr_dump *dump, struct gcr_error *error)
 }
 
 /*
- * Keeps *rights of the first check, with which files have been read since, and compares those of
- * later checks with them. -EPERM: the rights have changed; -ESRCH: the root has ended.
+ * Takes *rights of the tree's root over as dump->first_rights, with which files are read; at a
+ * later check compares *rights with these. -EPERM: the rights have changed; -ESRCH: the root has
+ * ended.
  */
 static int keep_rights(struct gcr_dump *dump, struct gcr_file_rights **rights,
 		       struct gcr_error *error)

@@ -133,7 +133,10 @@ bool gcr_dump_root_has_ended(const struct gcr_dump *dump);
  */
 int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error);
 void gcr_dump_forget_tree(struct gcr_dump *dump);
-/* Has the process been waited for? From then on its pid may be that of another process. */
+/*
+ * Has the process been waited for, so that its pid may be that of another process? True also if
+ * there is no pidfd.
+ */
 bool gcr_dump_is_gone(const struct gcr_dump_member *member);
 
 /* ---- dump_owner.c: the owner of the tree ---- */
@@ -168,20 +171,21 @@ int gcr_dump_look_at_opens(struct gcr_dump *dump, struct gcr_opens **ret_opens,
 
 /*
  * Starts CRIU and waits until all images are written; CRIU then holds the tree stopped and waits
- * for an answer: *ret_job. -ECANCELED, -ENOSPC, -EDQUOT, -EIO, ..., which set @error: CRIU has
- * ended, and the tree continues to run.
+ * for an answer. The caller destroys *ret_job. -ECANCELED, -ENOSPC, -EDQUOT, -EIO, ..., which set
+ * @error: CRIU has ended, and the tree continues to run.
  */
 int gcr_dump_run_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job,
 		      struct gcr_error *error);
 /*
- * Answers CRIU: on yes CRIU ends the tree (with `leave` it does not), on no all processes continue.
- * An error: CRIU may not have done that.
+ * Answers CRIU and waits for its end: on yes CRIU ends the tree (with `leave` it does not), on no
+ * all processes continue. @job stays the caller's. -errno, only on yes: CRIU may not have done
+ * that.
  */
 int gcr_dump_answer_criu(struct gcr_dump *dump, struct gcr_criu_job *job, bool is_yes,
 			 struct gcr_error *error);
 /* Moves the log from the process to the place, which now stands for the process. */
 void gcr_dump_hand_log_on(const struct gcr_dump *dump);
-/* The process keeps the log, which goes with the place. */
+/* Leaves the log with the process, and ties it to the place: see gcr_criu_tie_log(). */
 void gcr_dump_tie_log(const struct gcr_dump *dump);
 
 /* ---- dump_metadata.c: the contents of the place besides CRIU's images ---- */
@@ -192,11 +196,15 @@ void gcr_dump_tie_log(const struct gcr_dump *dump);
  */
 int gcr_dump_check_frozen(const struct gcr_dump *dump, struct gcr_error *error);
 
-/* Starts the thread that reads and digests the open files. */
+/*
+ * Starts the thread that reads and digests the open files (dump->opens) into dump->files.
+ * gcr_dump_end_reading() must follow. -ENOMEM.
+ */
 int gcr_dump_begin_reading(struct gcr_dump *dump, struct gcr_error *error);
 /*
- * Waits for that thread. -ECANCELED, without a message: the verb has been asked to stop. A
- * filesystem that does not answer is then not waited for.
+ * Waits for that thread, if it has been started. Returns its result: errors of
+ * gcr_file_identities_make(), with a message; -ECANCELED, without a message: the verb has been
+ * asked to stop. A filesystem that does not answer is then not waited for.
  */
 int gcr_dump_end_reading(struct gcr_dump *dump, struct gcr_error *error);
 

@@ -61,7 +61,7 @@ void gcr_place_unref(struct gcr_place *place)
 
 GCR_DEFINE_CLEANUP(struct gcr_place *, gcr_place_unref);
 
-/* The user who is charged for the place's lines in an event log, which has room for each user. */
+/* The user to whom the place's lines in an event log count: see gcr_event_log_append_of(). */
 static uid_t event_owner(const struct gcr_place *place)
 {
 	return gcr_quota_owner(place->daemon->quota, place->stat.st_uid);

@@ -139,10 +139,11 @@ int gcr_place_begin(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], 
 		    struct gcr_place_hold *ret_hold, struct gcr_error *error);
 void gcr_place_release(struct gcr_place_hold *hold); /* once; an empty one is allowed */
 /*
- * Gives the place its name. @fd: its directory. *ret_cgroup: the path of the cgroup that the
- * process was itself restored into; may be set also on error, and is left unchanged if there is
- * none. The caller removes the cgroup when the process has ended, and frees the path. Errors set
- * @error; the caller must then call gcr_place_abort().
+ * Publishes the place under @name. @fd: its directory. If the process was restored from a place of
+ * this name, the new place replaces that one, and *ret_cgroup, also on error, becomes the path of
+ * the cgroup that it was restored into; else *ret_cgroup does not change. The caller removes the
+ * cgroup when the process has ended, and frees the path. Errors set @error, among them -EEXIST: the
+ * name is taken; the caller must then call gcr_place_abort().
  */
 int gcr_place_publish(struct gcr_place_hold *hold, const char *name, int fd,
 		      const struct gcr_place_origin *origin, char **ret_cgroup,
@@ -175,7 +176,8 @@ pid_t gcr_place_pid(struct gcr_place *place);
 
 /*
  * Record for a next daemon how far a restore has come (@made NULL: none is under way any more), and
- * read the record of an earlier daemon. Errors set @error. The caller frees ret_made->cgroup.
+ * read the record of an earlier daemon. Errors set @error; of reading -EIO also: there is no record
+ * of a restore. The caller frees ret_made->cgroup.
  */
 int gcr_place_mark(struct gcr_place *place, const struct gcr_place_made *made,
 		   struct gcr_error *error);

@@ -89,7 +89,8 @@ int gcr_restore_check_rights(const struct gcr_command *command, struct gcr_error
 }
 
 /*
- * Can only root have written the file? @name is opened beneath @fd; @shown is its name in messages.
+ * Checks that only root can have written the file @name in the directory @fd; @shown is its name in
+ * messages. -EPERM: others can have; -EOPNOTSUPP: there is no such file; -EIO.
  */
 static int check_owner(int fd, const char *name, const char *shown, struct gcr_error *error)
 {
@@ -175,7 +176,10 @@ static int map_error(int result, struct gcr_error *error)
 	}
 }
 
-/* Only once check_vram() has found that there can be so many digests: they are in memory. */
+/*
+ * Reads the digests of all members. Call check_vram() first: it bounds their number, and they are
+ * in memory. Errors as of map_error(), and of check_owner().
+ */
 static int read_digests(struct gcr_restore *restore, struct gcr_error *error)
 {
 	int result = 0;

@@ -61,8 +61,8 @@ struct gcr_restore {
 };
 
 /*
- * Why the restore is to be stopped (also by its deadline), as a positive errno; 0: it is not to be
- * stopped.
+ * Is the restore to be stopped? Returns the reason as a positive errno, ETIMEDOUT for its deadline;
+ * 0: no.
  */
 int gcr_restore_stopped(struct gcr_restore *restore);
 /* -ECANCELED, -EINTR or -ETIMEDOUT with a message if the restore is to be stopped; else 0. */
@@ -72,8 +72,8 @@ void gcr_restore_set_phase(struct gcr_restore *restore, const char *phase);
 /* ---- restore_check.c: checks before anything is started ---- */
 
 /*
- * May the opener and the writer of this command have a process restored? -EPERM, -EOPNOTSUPP;
- * errors set @error.
+ * May the opener and the writer of this command have a process restored? -EPERM: they are not both
+ * root of this machine; -EOPNOTSUPP: the daemon is not root. Errors set @error.
  */
 int gcr_restore_check_rights(const struct gcr_command *command, struct gcr_error *error);
 /*
@@ -119,7 +119,8 @@ struct gcr_supplies {
 /*
  * Opens the replacements and, if needed, starts a program that writes the tree's output into a log.
  * That program is put into the cgroup of @cgroup_procs_fd (-1: the daemon's own), because it must
- * live as long as the tree. -EOPNOTSUPP: a file cannot be replaced, ...; errors set @error.
+ * live as long as the tree. *ret_supplies must be all zeros; gcr_supplies_finish() must follow,
+ * also after an error. -EOPNOTSUPP: a file cannot be replaced, ...; errors set @error.
  */
 int gcr_restore_supply(struct gcr_restore *restore, int cgroup_procs_fd,
 		       struct gcr_supplies *ret_supplies, struct gcr_error *error);
@@ -172,7 +173,10 @@ int gcr_restore_end_tree(struct gcr_restore *restore);
  * now. -EBUSY if @root_ticks is 0 (not known) and any process has the pid.
  */
 int gcr_restore_end_below(pid_t root, uint64_t root_ticks);
-/* Sends signal @number to all processes of that tree. */
+/*
+ * Sends signal @number to all processes of the tree whose root is @root, started at @root_ticks,
+ * children first. Does nothing if another process has the pid now. A failure is logged.
+ */
 void gcr_restore_signal_all(pid_t root, uint64_t root_ticks, int number);
 
 /*
@@ -182,8 +186,9 @@ void gcr_restore_signal_all(pid_t root, uint64_t root_ticks, int number);
 pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks,
 			    uint64_t *ret_ticks);
 /*
- * After a failed restore: is any process of that restore still alive? -EBUSY, with a message. If
- * none is, restore->from becomes the state that the place had before that restore.
+ * If an earlier restore of the place has failed: is any process of that restore still alive?
+ * -EBUSY, with a message: yes. 0: no; restore->from becomes the state that the place had before
+ * that restore. Errors of gcr_place_read_mark().
  */
 int gcr_restore_check_left(struct gcr_restore *restore, struct gcr_error *error);
 

@@ -79,7 +79,10 @@ static pid_t find_by_metadata(struct gcr_place *place, const struct gcr_place_ma
 	return found;
 }
 
-/* Ends what the restore had made. 0: no process of it is alive; else -errno with a message. */
+/*
+ * Ends the processes that the restore had made, and removes their cgroup. 0: none is alive; else
+ * -errno with a message: -EBUSY a process may be one of them, but is not known to be.
+ */
 static int end_made(struct gcr_place *place, const struct gcr_place_made *made,
 		    struct gcr_error *error)
 {
@@ -160,7 +163,10 @@ struct left {
 	size_t count;
 };
 
-/* Adds @place to the list if it is such a place. */
+/*
+ * Adds a reference to @place to the list @data (struct left) if an earlier daemon was restoring the
+ * place. -ENOMEM.
+ */
 static int note(struct gcr_place *place, void *data)
 {
 	struct left *left = data;

@@ -21,7 +21,10 @@ static struct gcr_operation *operation_of(struct gcr_job *job)
 	return (struct gcr_operation *)job; /* its first member */
 }
 
-/* See struct gcr_jobs. A recovery is nobody's to join or to cancel. */
+/*
+ * The job that is under way on the process, for struct gcr_jobs. NULL: none, or a recovery, which
+ * no writer can join or cancel. Lock: process.
+ */
 static struct gcr_job *job_of_process(const struct gcr_process *process)
 {
 	return process->task && !process->task->recovery ? &process->task->operation->job : NULL;
@@ -145,7 +148,8 @@ static void launch(struct gcr_operation *operation)
 
 /*
  * Check whether @command is allowed for @process now, perhaps as one half of a swap; *ret_nothing:
- * the process is in the wanted state already. Lock: operations.lock.
+ * the process is in the wanted state already. -ESRCH, -EBUSY, with a message. Lock:
+ * operations.lock.
  */
 static int check_locked(struct gcr_process *process, const struct gcr_command *command,
 			bool is_swapped, bool *ret_nothing, struct gcr_error *error)

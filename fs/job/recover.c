@@ -252,7 +252,8 @@ static bool is_recovering(struct gcr_process *process)
 }
 
 /*
- * Reports to the user of @process that a swap with process @other was interrupted; @what follows.
+ * Reports to the user of @process that a swap with process @other was interrupted. @what ends the
+ * message.
  */
 static void tell(struct gcr_process *process, const char *verb, pid_t other, const char *what)
 {
@@ -352,7 +353,7 @@ int gcr_recover_list(struct gcr_daemon *daemon)
 	return result < 0 ? result : gcr_record_each(daemon->runtime_fd, list_one, NULL, daemon);
 }
 
-/* Does the error not depend on what is in the record? */
+/* May a read that failed with @error succeed later: is it a lack of memory or of descriptors? */
 static bool may_pass(int error)
 {
 	return error == ENOMEM || error == EMFILE || error == ENFILE;

@@ -9,14 +9,15 @@
 /*
  * Add every process with a record to the table, with the vendor that has frozen it, before any
  * library can connect: if a program uses GPUs of two vendors, only the library of that vendor is to
- * be asked. The entries stay until gcr_recover() has handled them.
+ * be asked. The entries stay until gcr_recover() has handled them. -errno: the records cannot be
+ * read.
  */
 int gcr_recover_list(struct gcr_daemon *daemon);
 
 /*
  * Add every process with a record to the table, in the record's state, and start the recovery of
  * each, except of those that an earlier daemon noted as failed. Records of processes that have
- * ended are removed.
+ * ended are removed. -errno: the records cannot be listed.
  */
 int gcr_recover(struct gcr_daemon *daemon);
 
@@ -28,9 +29,9 @@ void gcr_recover_late(struct gcr_process *process);
 
 /*
  * If gcr_recover() could not list a process that has a record, or had no memory or no descriptor to
- * read a record: try again, at most once in a while, for which @again_usec is the caller's to keep,
- * and at first 0. When there are no such processes any more, the interrupted swaps are finished.
- * Returns whether there still are. Called by one thread, without locks.
+ * read a record: try again. Returns false if there is no such process (any more); then the
+ * interrupted swaps are finished. True: call again later. The caller keeps *again_usec, at first 0:
+ * until that time (monotonic) a call does nothing. Called by one thread, without locks.
  */
 bool gcr_recover_missed(struct gcr_daemon *daemon, int64_t *again_usec);
 

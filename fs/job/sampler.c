@@ -181,7 +181,7 @@ static void refresh_pool(struct gcr_sampler *sampler, struct gcr_process *proces
 }
 
 /*
- * Is the process frozen according to its record, but its library has not received COMMIT? Then its
+ * Does the daemon take the process for frozen, while its library has not received COMMIT? Then its
  * VRAM is not free yet.
  */
 static bool is_uncommitted(struct gcr_process *process)
@@ -204,7 +204,7 @@ static void tell_commit(struct gcr_sampler *sampler, struct gcr_process *process
 		gcr_message_close_fds(message);
 }
 
-/* A worker has ended, and the next one has no file pinned. */
+/* Notes that no worker has the process's pool files pinned: the one that had has ended. */
 static void forget_pins(struct gcr_process *process)
 {
 	pthread_mutex_lock(&process->lock);

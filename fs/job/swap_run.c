@@ -88,7 +88,10 @@ static void forget(const struct gcr_task *task)
 			strerror(-result));
 }
 
-/* The process was frozen for one that could not be thawed: thaw it again. */
+/*
+ * Thaw the process again, which was frozen for one that could not be thawed. Returns as thaw() of
+ * struct gcr_engine.
+ */
 static int thaw_again(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error)
 {
 	struct gcr_swap *swap = task->swap;

@@ -11,7 +11,11 @@
  */
 int gcr_swap_check(struct gcr_process *thawed, struct gcr_process *frozen, struct gcr_error *error);
 
-/* Carry out the task's part. On return the part has ended for the other task too. */
+/*
+ * Carry out the task's half of the swap: the freeze or the thaw. Returns as freeze() and thaw() of
+ * struct gcr_engine. The thaw calls gcr_swap_end() itself; a freeze whose thaw fails thaws its
+ * process again, and returns -ECANCELED, without a message.
+ */
 int gcr_swap_carry_out(struct gcr_task *task, enum gcr_state *ret_state, struct gcr_error *error);
 
 /*

@@ -14,6 +14,7 @@
 #include "fs/base/root_entries.h"
 #include "fs/base/turns.h"
 #include "fs/image/place.h"
+#include "fs/mount/ctl_ids.h"
 #include "fs/mount/sight.h"
 #include "fs/process/gpus.h"
 #include "fs/process/scan.h"
@@ -67,23 +68,6 @@ _Static_assert(EXTRA_SHIFT + GCR_SUBTREE_NUMBER_BITS == 64, "a subtree has its p
 /* Upper bits of the ids of files, by who looks them up: see gcr_tree_lookup(). */
 #define OWNERS	    1u
 #define OTHER_ROOTS 2u
-
-/* The lowest 23 of the upper bits of a ctl file's id; with the bit above them it is no fresh one.
- */
-#define FRESH_MASK 0x7fffffu
-/* A user gets as many fresh ids of one ctl file in a second. */
-#define FRESH_MOST 100
-#define SLOTS	   1024
-
-/* Counts look-ups of ctl files. Users and files whose hash is the same share a slot. */
-static struct {
-	pthread_mutex_t lock; /* a leaf */
-	uint32_t last;
-	struct {
-		uint32_t second;
-		unsigned int count;
-	} slots[SLOTS];
-} ctl_lookups = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static fuse_ino_t make_node(enum gcr_node_kind kind, uint32_t number)
 {
@@ -241,6 +225,8 @@ void gcr_tree_forget(fuse_ino_t node, uint64_t count)
 	if (gcr_node_kind(node) == GCR_NODE_ITEM)
 		gcr_subtree_forget_of((uint32_t)(node >> EXTRA_SHIFT), gcr_node_number(node),
 				      count);
+	else if (gcr_node_is_ctl(gcr_node_kind(node)))
+		gcr_ctl_ids_give_back((uint32_t)(node >> EXTRA_SHIFT));
 }
 
 bool gcr_tree_reaches(const struct fuse_ctx *caller, pid_t pid)
@@ -532,27 +518,6 @@ static bool has_entry(struct gcr_daemon *daemon, fuse_ino_t parent, enum gcr_nod
 	return has;
 }
 
-/* The upper bits of a ctl file's id for user @uid. Who has no limits always gets a fresh id. */
-static uint32_t ctl_bits(struct gcr_daemon *daemon, uid_t uid, fuse_ino_t node)
-{
-	uint32_t second = (uint32_t)(gcr_clock_usec() / GCR_USEC_PER_SEC);
-	bool is_limited = gcr_quota_is_limited(daemon->quota, uid);
-	uid_t owner = is_limited ? gcr_quota_owner(daemon->quota, uid) : uid;
-	uint32_t hash = ((uint32_t)(node >> 8) * 31 + gcr_node_kind(node) + owner) * 2654435761u;
-
-	GCR_LOCK_SCOPE(&ctl_lookups.lock);
-	if (is_limited) {
-		unsigned int *count = &ctl_lookups.slots[hash >> 22].count;
-
-		if (ctl_lookups.slots[hash >> 22].second != second)
-			*count = 0;
-		ctl_lookups.slots[hash >> 22].second = second;
-		if (++*count > FRESH_MOST)
-			return ((owner * 2654435761u + second) & FRESH_MASK) | (FRESH_MASK + 1);
-	}
-	return ++ctl_lookups.last & FRESH_MASK;
-}
-
 /* See gcr_tree_lookup(). */
 static uint32_t upper_bits(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
 			   fuse_ino_t node)
@@ -564,7 +529,8 @@ static uint32_t upper_bits(struct gcr_daemon *daemon, const struct fuse_ctx *cal
 		return 0;
 	is_other_root = !caller->uid && gcr_credentials_seem_contained(caller->pid);
 	if (gcr_node_is_ctl(kind))
-		return ctl_bits(daemon, is_other_root ? GCR_QUOTA_OTHER_ROOT : caller->uid, node);
+		return gcr_ctl_ids_take(daemon->quota,
+					is_other_root ? GCR_QUOTA_OTHER_ROOT : caller->uid, node);
 	if (!caller->uid)
 		return is_other_root ? OTHER_ROOTS : 0;
 	return is_of_process(kind) || is_of(kind, GCR_NODE_PLACE) ? OWNERS : 0;
