@@ -57,6 +57,7 @@ const struct gcr_option_words gcr_options_table[] = {
 	{"allow_user_dumps", NULL,
 	 "let users dump their own processes (default: root alone dumps)"},
 	{"user_dumps", "N", "dumps of one user under way (default 16)"},
+	{"user_descriptors", "N", "descriptors of one user's verbs (default half of all users')"},
 	{"user_timeout", "SEC", "the longest timeout= of a user (default 3600)"},
 	{"user_subuids", "FILE", "whose subordinate ids are whose (default /etc/subuid)"},
 	{"allow_swap", NULL, "allow VRAM that is held to be swapped to disk"},
@@ -90,6 +91,7 @@ static const struct fuse_opt fuse_options[] = {
 	OPTION("user_spill=%s", user_most[GCR_QUOTA_SPILL], 0),
 	OPTION("user_verbs=%s", user_most[GCR_QUOTA_VERBS], 0),
 	OPTION("user_dumps=%s", user_most[GCR_QUOTA_DUMPS], 0),
+	OPTION("user_descriptors=%s", user_most[GCR_QUOTA_DESCRIPTORS], 0),
 	OPTION("user_timeout=%s", user_timeout, 0),
 	OPTION("user_subuids=%s", user_subuids, 0),
 	OPTION("allow_swap", allow_swap, 1),
@@ -410,6 +412,7 @@ static int set_user_limits(struct gcr_options *options)
 		[GCR_QUOTA_TEXT] = "64M",	 [GCR_QUOTA_PLACES] = "128",
 		[GCR_QUOTA_STORE] = "80%",	 [GCR_QUOTA_SPILL] = "80%",
 		[GCR_QUOTA_VERBS] = "512",	 [GCR_QUOTA_DUMPS] = "16",
+		[GCR_QUOTA_DESCRIPTORS] = "0", /* gcr_quota_create() lowers it */
 	};
 	struct gcr_quota_limits *limits = &options->user_limits;
 	const char *dumps = options->user_most[GCR_QUOTA_DUMPS];

@@ -22,6 +22,7 @@
 /* The part of the descriptors that is reserved for the daemon and root. */
 #define RESERVE_SHARE	 4
 #define RESERVE_MOST	 8192
+#define VERBS_SHARE	 2 /* The verbs of one user hold one in so many of the users' descriptors. */
 #define NAME_BYTES	 16 /* of a user's name */
 /* Shortest time between two counts of the descriptors, and the same in times that a count takes. */
 #define COUNT_USEC	 1000
@@ -43,6 +44,10 @@ const struct gcr_quota_kind_words gcr_quota_kinds[GCR_QUOTA_KINDS_COUNT] = {
 	[GCR_QUOTA_VERBS] = {"verbs", false, EAGAIN, "verbs under way", "wait for some to end"},
 	[GCR_QUOTA_DUMPS] = {"dumps", false, EAGAIN, "dumps under way", "wait for some to end",
 			     GCR_QUOTA_ALL_DUMPS},
+	[GCR_QUOTA_DESCRIPTORS] = {"descriptors", false, ENFILE,
+				   "descriptors of memory that verbs move",
+				   "wait for some verbs to end, or give the daemon a higher "
+				   "LimitNOFILE="},
 };
 
 struct user {
@@ -98,6 +103,8 @@ int gcr_quota_create(const struct gcr_quota_limits *limits, const char *subuid_p
 		gcr_quota_destroy(quota);
 		return result;
 	}
+	if (descriptors_max)
+		gcr_quota_lower(quota, GCR_QUOTA_DESCRIPTORS, descriptors_max / VERBS_SHARE);
 	*ret_quota = quota;
 	return 0;
 }
@@ -222,9 +229,11 @@ static void forget_if_empty_locked(struct gcr_quota *quota, uid_t owner)
 
 /* ---- taking and giving back ---- */
 
+/* Does an amount take one descriptor? Those of GCR_QUOTA_DESCRIPTORS are checked by their maker. */
 static bool takes_descriptors(enum gcr_quota_kind kind)
 {
-	return kind != GCR_QUOTA_TEXT && kind != GCR_QUOTA_STORE && kind != GCR_QUOTA_SPILL;
+	return kind != GCR_QUOTA_TEXT && kind != GCR_QUOTA_STORE && kind != GCR_QUOTA_SPILL &&
+	       kind != GCR_QUOTA_DESCRIPTORS;
 }
 
 /*
@@ -370,9 +379,10 @@ static int check_together_locked(struct gcr_quota *quota, enum gcr_quota_kind ki
 			     held, words->words, words->all_most, words->name, words->advice);
 }
 
-int gcr_quota_take_beyond(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid,
-			  uint64_t amount, uint64_t beyond, struct gcr_quota_charge *ret_charge,
-			  struct gcr_error *error)
+/* As gcr_quota_take_beyond(). @is_alone: as gcr_quota_take_alone(). */
+static int take(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid, uint64_t amount,
+		uint64_t beyond, bool is_alone, struct gcr_quota_charge *ret_charge,
+		struct gcr_error *error)
 {
 	struct user *user;
 	uint64_t most;
@@ -395,7 +405,7 @@ int gcr_quota_take_beyond(struct gcr_quota *quota, enum gcr_quota_kind kind, uid
 	user = get_locked(quota, owner);
 	if (!user)
 		return gcr_error_set(error, ENOMEM, "out of memory");
-	most = quota->most[kind];
+	most = is_alone && !user->counts[kind] ? 0 : quota->most[kind];
 	if (is_too_much(most ? most + beyond : 0, user->counts[kind], amount)) {
 		result = refuse_locked(quota, kind, owner, user->counts[kind], amount, error);
 		forget_if_empty_locked(quota, owner);
@@ -410,7 +420,21 @@ int gcr_quota_take_beyond(struct gcr_quota *quota, enum gcr_quota_kind kind, uid
 int gcr_quota_take(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid, uint64_t amount,
 		   struct gcr_quota_charge *ret_charge, struct gcr_error *error)
 {
-	return gcr_quota_take_beyond(quota, kind, uid, amount, 0, ret_charge, error);
+	return take(quota, kind, uid, amount, 0, false, ret_charge, error);
+}
+
+int gcr_quota_take_beyond(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid,
+			  uint64_t amount, uint64_t beyond, struct gcr_quota_charge *ret_charge,
+			  struct gcr_error *error)
+{
+	return take(quota, kind, uid, amount, beyond, false, ret_charge, error);
+}
+
+int gcr_quota_take_alone(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid,
+			 uint64_t amount, struct gcr_quota_charge *ret_charge,
+			 struct gcr_error *error)
+{
+	return take(quota, kind, uid, amount, 0, true, ret_charge, error);
 }
 
 void gcr_quota_count(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid, uint64_t amount,

@@ -21,10 +21,11 @@ enum gcr_quota_kind {
 	GCR_QUOTA_OPEN_FILES,  /* files and directories of the mount */
 	GCR_QUOTA_TEXT,	       /* bytes of text and names held by open files */
 	GCR_QUOTA_PLACES,
-	GCR_QUOTA_STORE, /* bytes held in the store; see also struct gcr_quota_held */
-	GCR_QUOTA_SPILL, /* bytes on the disk of -o spill; see also struct gcr_quota_held */
-	GCR_QUOTA_VERBS, /* under way, one per process */
-	GCR_QUOTA_DUMPS, /* under way, one per tree: each is a CRIU and its connection */
+	GCR_QUOTA_STORE,       /* bytes held in the store; see also struct gcr_quota_held */
+	GCR_QUOTA_SPILL,       /* bytes on the disk of -o spill; see also struct gcr_quota_held */
+	GCR_QUOTA_VERBS,       /* under way, one per process */
+	GCR_QUOTA_DUMPS,       /* under way, one per tree: each is a CRIU and its connection */
+	GCR_QUOTA_DESCRIPTORS, /* of memory that verbs move */
 	GCR_QUOTA_KINDS_COUNT,
 };
 
@@ -67,7 +68,7 @@ struct gcr_quota_charge {
 /*
  * Creates quotas of which nothing is taken. @subuid_path: see gcr_subuids_create(). Once the
  * process has @descriptors_max or more open descriptors, ordinary users get no more resources that
- * need descriptors; 0: not checked. -ENOMEM.
+ * need descriptors, and the verbs of one user hold half as many at most; 0: not checked. -ENOMEM.
  */
 int gcr_quota_create(const struct gcr_quota_limits *limits, const char *subuid_path,
 		     uint64_t descriptors_max, struct gcr_quota **ret_quota);
@@ -106,15 +107,22 @@ int gcr_quota_take_beyond(struct gcr_quota *quota, enum gcr_quota_kind kind, uid
 			  uint64_t amount, uint64_t beyond, struct gcr_quota_charge *ret_charge,
 			  struct gcr_error *error);
 /*
+ * The same, but a user who has nothing of the kind gets any amount: for amounts that are needed as
+ * a whole, and must not be refused for ever.
+ */
+int gcr_quota_take_alone(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid,
+			 uint64_t amount, struct gcr_quota_charge *ret_charge,
+			 struct gcr_error *error);
+/*
  * Charges @amount without a check: for amounts that exist already or cannot be refused. *ret_charge
  * must be empty, and remains empty for a user who is not limited, and without memory.
  */
 void gcr_quota_count(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid, uint64_t amount,
 		     struct gcr_quota_charge *ret_charge);
 /*
- * May @uid have @count more of the daemon's descriptors? For descriptors that no quota counts.
- * Returns 0 if so, and for a user who is not limited; -ENFILE, with @error set: only those that are
- * reserved for the daemon and root would be left.
+ * May @uid have @count more of the daemon's descriptors? For descriptors that no quota counts, or
+ * GCR_QUOTA_DESCRIPTORS does. Returns 0 if so, and for a user who is not limited; -ENFILE, with
+ * @error set: only those that are reserved for the daemon and root would be left.
  */
 int gcr_quota_check_descriptors(struct gcr_quota *quota, uid_t uid, uint64_t count,
 				struct gcr_error *error);

@@ -25,7 +25,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include "fs/base/log.h"
 #include "fs/engine/swap.h"
@@ -99,12 +98,11 @@ static void let_go_of_snapshot(struct gcr_vmm *vmm)
 void gcr_vmm_finish(struct gcr_vmm *vmm)
 {
 	gcr_vmm_close_sessions(vmm);
-	for (size_t i = 0; vmm->handles && i < vmm->device_count; i++)
-		if (vmm->handles[i] >= 0)
-			close(vmm->handles[i]);
+	gcr_vmm_drop_handles(vmm);
 	free(vmm->handles);
 	gcr_digest_buffer_destroy(vmm->digests);
 	gcr_vmm_drop_transit(vmm);
+	gcr_quota_release(&vmm->descriptors_charge);
 	gcr_library_put(TAKE_PTR(vmm->library));
 	let_go_of_snapshot(vmm);
 	free(vmm->own_extents);

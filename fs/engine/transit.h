@@ -32,11 +32,12 @@ enum gcr_transit_way {
 };
 
 /*
- * Creates empty files for the extents of @snapshot from @first on, for a process of @uid. @way
- * decides how much free host memory is checked for, since bytes in transit are in memory twice.
- * Each file keeps a descriptor until the transit is destroyed. -EBUSY: files of earlier verbs of
- * the same user are still to be emptied; -ENFILE: @quota leaves the user no more descriptors;
- * -ENOMEM, -EMFILE, ..., with a message.
+ * Creates empty files for the extents of @snapshot from @first on, for a process whose memory
+ * counts for @uid. @way decides how much free host memory is checked for, since bytes in transit
+ * are in memory twice. Each file keeps a descriptor, which the caller has charged, until the
+ * transit is destroyed. -EBUSY: files of earlier verbs of the same user are still to be emptied;
+ * -ENFILE:
+ * @quota leaves users no more descriptors; -ENOMEM, -EMFILE, ..., with a message.
  */
 int gcr_transit_create(struct gcr_snapshot *snapshot, size_t first, struct gcr_quota *quota,
 		       uid_t uid, enum gcr_transit_way way, struct gcr_transit **ret_transit,

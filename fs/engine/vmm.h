@@ -61,6 +61,7 @@ struct gcr_vmm {
 	bool needs_control;   /* on thaw: the driver's own state is restored too */
 	bool is_verified;     /* all bytes that came back match the metadata */
 	int *handles;	      /* on thaw: descriptors on the way from worker to program, -1: none */
+	struct gcr_quota_charge descriptors_charge; /* for the files of transit, and for handles */
 	uint32_t usage_admitted; /* GPUs whose admission gcr_vmm_note_usage() took */
 	struct gcr_verb_timing timing;
 };
@@ -256,7 +257,11 @@ int gcr_vmm_seal_again(struct gcr_vmm *vmm, struct gcr_error *error);
 
 /* ---- vmm_transit.c: managed memory's files; without such memory there is nothing to do ---- */
 
-/* Creates vmm->transit for the managed memory of vmm->snapshot. Errors of gcr_transit_create(). */
+/*
+ * Creates vmm->transit for the managed memory of vmm->snapshot, and charges its descriptors, and in
+ * a thaw those that gcr_vmm_export() gets. -ENFILE: its user, or all users, may have no more.
+ * Other errors: those of gcr_transit_create().
+ */
 int gcr_vmm_make_transit(struct gcr_vmm *vmm, enum gcr_transit_way way, struct gcr_error *error);
 /* Begins to copy all files, on other threads. */
 int gcr_vmm_begin_transit(struct gcr_vmm *vmm, enum gcr_transit_way way, struct gcr_error *error);
@@ -333,6 +338,8 @@ bool gcr_vmm_end_idle_workers(struct gcr_vmm *vmm);
 
 /* Gets the descriptors of all extents from the workers into vmm->handles. */
 int gcr_vmm_export(struct gcr_vmm *vmm, struct gcr_error *error);
+/* Closes what is left of vmm->handles. */
+void gcr_vmm_drop_handles(struct gcr_vmm *vmm);
 
 /*
  * Begins to end the sessions. Freeing much memory takes a while, in which the task can do other

@@ -734,5 +734,7 @@ int gcr_vmm_receive(struct gcr_vmm *vmm, struct gcr_error *error)
 			result = gcr_driver_session_stopped(error);
 	}
 	vmm->is_receiving = false;
+	if (!result)
+		gcr_vmm_drop_handles(vmm);
 	return result;
 }

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "fs/base/log.h"
 #include "fs/engine/swap.h"
@@ -59,11 +58,7 @@ static void back_to_frozen(struct gcr_vmm *vmm, enum gcr_control_state control,
 	driver->rolling_back = true;
 	gcr_driver_leave_admission(driver);
 	gcr_vmm_close_sessions(vmm);
-	for (size_t i = 0; vmm->handles && i < vmm->device_count; i++)
-		if (vmm->handles[i] >= 0) {
-			close(vmm->handles[i]);
-			vmm->handles[i] = -1;
-		}
+	gcr_vmm_drop_handles(vmm);
 	*ret_state = GCR_STATE_FROZEN;
 	result = gcr_driver_ask_state(driver, &state, &back_error);
 	if (result < 0 ? vmm->phase == GCR_PRELOAD_INCOMING : state == GCR_CONTROL_RUNNING) {

@@ -12,14 +12,40 @@ static bool has_managed(const struct gcr_vmm *vmm)
 	return vmm->device_count < vmm->count;
 }
 
+/*
+ * Charges the descriptors of the transit files, and in a thaw of vmm->handles, to @uid. A thaw is
+ * possible at least for a user who has no other ones.
+ */
+static int charge(struct gcr_vmm *vmm, enum gcr_transit_way way, uid_t uid, struct gcr_error *error)
+{
+	struct gcr_quota *quota = vmm->driver.daemon->quota;
+	uint64_t count = way == GCR_TRANSIT_IN ? vmm->device_count : 0;
+	uint64_t files = vmm->count - vmm->device_count;
+
+	/* The files of one message have a second descriptor while the library has not answered. */
+	if (gcr_transit_is_apart(vmm->snapshot))
+		count += files + (files < GCR_MESSAGE_FDS_MAX ? files : GCR_MESSAGE_FDS_MAX);
+	if (!count)
+		return 0;
+	if (way == GCR_TRANSIT_IN)
+		return gcr_quota_take_alone(quota, GCR_QUOTA_DESCRIPTORS, uid, count,
+					    &vmm->descriptors_charge, error);
+	return gcr_quota_take(quota, GCR_QUOTA_DESCRIPTORS, uid, count, &vmm->descriptors_charge,
+			      error);
+}
+
 int gcr_vmm_make_transit(struct gcr_vmm *vmm, enum gcr_transit_way way, struct gcr_error *error)
 {
-	int result;
+	struct gcr_quota *quota = vmm->driver.daemon->quota;
+	uid_t uid = vmm->driver.process->counted;
+	int result = charge(vmm, way, uid, error);
 
-	if (!has_managed(vmm))
-		return 0;
-	result = gcr_transit_create(vmm->snapshot, vmm->device_count, vmm->driver.daemon->quota,
-				    vmm->driver.process->counted, way, &vmm->transit, error);
+	if (!result && way == GCR_TRANSIT_IN)
+		result = gcr_quota_check_descriptors(quota, uid, vmm->device_count, error);
+	if (result < 0 || !has_managed(vmm))
+		return result;
+	result = gcr_transit_create(vmm->snapshot, vmm->device_count, quota, uid, way,
+				    &vmm->transit, error);
 	/*
 	 * Once its memory is held, the bytes that the program writes to the files exist nowhere
 	 * else.

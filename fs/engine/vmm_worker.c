@@ -509,6 +509,17 @@ int gcr_vmm_export(struct gcr_vmm *vmm, struct gcr_error *error)
 	return result;
 }
 
+void gcr_vmm_drop_handles(struct gcr_vmm *vmm)
+{
+	for (size_t i = 0; vmm->handles && i < vmm->device_count; i++)
+		if (vmm->handles[i] >= 0) {
+			close(vmm->handles[i]);
+			vmm->handles[i] = -1;
+		}
+	if (!vmm->transit)
+		gcr_quota_release(&vmm->descriptors_charge);
+}
+
 void gcr_vmm_set_workers_aside(struct gcr_vmm *vmm)
 {
 	for (unsigned int i = 0; i < vmm->workers_count; i++)

@@ -24,7 +24,7 @@ from stuck import StuckWrite
 from test_lying_library import MANAGED, gpu_uuid, lists
 from test_vmm_managed import WRITES, Writers, kill_daemon
 
-ALICE = 4001
+ALICE, BOB = 4001, 4002
 STORE = 600 * MIB
 QUOTA = 16 * MIB
 SIZE = 4 * MIB
@@ -299,7 +299,8 @@ def test_file_that_is_cut():
 
 
 def test_many_files():
-    """Each file keeps a descriptor of the daemon: a user leaves root its part of them."""
+    """Each file keeps a descriptor of the daemon: no process is frozen that needs more than its
+    user's part of them."""
     harness.needs_cuda('managed memory')
     limit = 512
     with vmm.machine(start=False) as machine:
@@ -310,11 +311,63 @@ def test_many_files():
             *[((1 << 40) + index * 2 * MIB, 4096, index + 1, uuid, MANAGED)
               for index in range(limit)]))
         equal(machine.write(library.pid, 'freeze'), 'ENFILE', machine.error(library.pid))
-        check('no descriptors left for users' in machine.error(library.pid),
-              machine.error(library.pid))
+        check('user_descriptors' in machine.error(library.pid), machine.error(library.pid))
         equal(machine.state(library.pid), 'running')
         open_now = len(os.listdir(f'/proc/{machine.daemon.pid}/fd'))
         check(open_now < limit // 4, f'{open_now} descriptors are open')
+
+
+def with_many_files(machine, uuid, count, uid):
+    """A library that lists so many pieces of managed memory."""
+    library = Library(machine, uid=uid, connections=1)
+    library.on[LIST] = again(library, lists(
+        *[((1 << 40) + index * 2 * MIB, 4096, index + 1, uuid, MANAGED)
+          for index in range(count)]))
+    return library
+
+
+def of_verbs(machine, uid):
+    """How many descriptors the user's verbs have."""
+    found = re.search(rf'^user {uid} .* descriptors (\d+)', machine.read('status'), re.M)
+    return int(found.group(1)) if found else 0
+
+
+def test_many_files_of_one_user():
+    """His thaws, to which his libraries do not answer, leave other users theirs."""
+    harness.needs_cuda('managed memory')
+    if os.geteuid():
+        raise harness.Skip('there are users for root only')
+    limit, count, most = 1024, 64, 3
+    with vmm.machine(start=False) as machine:
+        machine.start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
+        uuid = gpu_uuid(machine)
+        libraries = [with_many_files(machine, uuid, count, ALICE) for _ in range(8)]
+        other = with_many_files(machine, uuid, count, BOB)
+        for library in libraries:
+            machine.must(library.pid, 'freeze data')
+        equal(of_verbs(machine, ALICE), 0)
+        writers = []
+        for library in libraries:
+            library.on[FILES] = lambda library_, sequence: None
+            writers.append(machine.writer(library.pid, 'thaw timeout=600', uid=ALICE))
+            wait_for(lambda writer=writers[-1], library=library:
+                     not writer.is_waiting() or FILES not in library.on, 'a thaw')
+        others_verbs = [machine.write(other.pid, verb) for verb in ('freeze data', 'thaw')]
+        equal(others_verbs, ['ok', 'ok'], machine.error(other.pid))
+        equal(of_verbs(machine, BOB), 0)
+        equal(of_verbs(machine, ALICE), most * 2 * count)
+        check(all(writer.is_waiting() for writer in writers[:most]), 'silent thaws')
+        for library, writer in list(zip(libraries, writers))[most:]:
+            equal(writer.result(10 * harness.SLOW), 'ENFILE', machine.error(library.pid))
+            check('user_descriptors' in machine.error(library.pid), machine.error(library.pid))
+            equal(machine.state(library.pid), 'frozen')
+        # When these have ended, there is room again, and one that was refused is thawed.
+        for library in libraries[:most]:
+            library.demo.end()
+        wait_for(lambda: not of_verbs(machine, ALICE), 'the silent thaws to end')
+        libraries[-1].on.pop(FILES)
+        machine.must(libraries[-1].pid, 'thaw')
+        equal(of_verbs(machine, ALICE), 0)
 
 
 def fails_with(content_of):

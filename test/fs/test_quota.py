@@ -275,7 +275,7 @@ def test_options():
     with Machine(start=False) as machine:
         for option in ('user_places=-1', 'user_places=x', 'user_places=5x', 'user_verbs=',
                        'user_store=101%', 'user_store=-1', 'user_text=12Q', 'user_timeout=1h',
-                       'user_open_files=99999999999', 'user_dumps=3'):
+                       'user_open_files=99999999999', 'user_descriptors=x', 'user_dumps=3'):
             machine.options = f',{option}'
             try:
                 machine.start()

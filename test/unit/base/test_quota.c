@@ -35,7 +35,8 @@ static const struct gcr_quota_limits few = {
 		 [GCR_QUOTA_STORE] = 10 << 20,
 		 [GCR_QUOTA_SPILL] = 20 << 20,
 		 [GCR_QUOTA_VERBS] = 4,
-		 [GCR_QUOTA_DUMPS] = 1},
+		 [GCR_QUOTA_DUMPS] = 1,
+		 [GCR_QUOTA_DESCRIPTORS] = 100},
 	.timeout_usec = 60 * GCR_USEC_PER_SEC,
 };
 
@@ -104,9 +105,11 @@ static void test_limits(void)
 	CHECK(!gcr_quota_take(quota, GCR_QUOTA_VERBS, ALICE, 4, &charges[4], &error));
 	CHECK(!strcmp(shown(quota),
 		      "user 4001 connections 0/3 open_files 3/2 text_bytes 0/1000 places 0/2 "
-		      "store_bytes 0/10485760 spill_bytes 0/20971520 verbs 4/4 dumps 0/1\n"
+		      "store_bytes 0/10485760 spill_bytes 0/20971520 verbs 4/4 dumps 0/1 "
+		      "descriptors 0/100\n"
 		      "user 4002 connections 0/3 open_files 2/2 text_bytes 0/1000 places 0/2 "
-		      "store_bytes 0/10485760 spill_bytes 0/20971520 verbs 0/4 dumps 0/1\n"));
+		      "store_bytes 0/10485760 spill_bytes 0/20971520 verbs 0/4 dumps 0/1 "
+		      "descriptors 0/100\n"));
 	gcr_quota_get_figures(quota, &figures);
 	CHECK(figures.users == 2 && figures.refusals[GCR_QUOTA_OPEN_FILES] == 2);
 	for (int i = 0; i < 5; i++) {
@@ -139,6 +142,34 @@ static void test_together(void)
 	gcr_quota_release(&charge);
 	for (size_t i = 0; i < GCR_QUOTA_ALL_DUMPS; i++)
 		gcr_quota_release(&charges[i]);
+	gcr_quota_destroy(quota);
+}
+
+/*
+ * The verbs of one user hold half of the users' descriptors at most; what must be possible is
+ * possible alone.
+ */
+static void test_of_verbs(void)
+{
+	struct gcr_quota_charge charges[3] = {{0}};
+	struct gcr_error error = {0};
+	struct gcr_quota *quota;
+
+	CHECK(!gcr_quota_create(&few, subuids, 150, &quota));
+	CHECK(gcr_quota_take(quota, GCR_QUOTA_DESCRIPTORS, ALICE, 76, &charges[0], &error) ==
+	      -ENFILE);
+	CHECK(strstr(error.words, "76 more would be above the limit of 75 (user_descriptors"));
+	CHECK(!gcr_quota_take(quota, GCR_QUOTA_DESCRIPTORS, ALICE, 75, &charges[0], &error));
+	CHECK(gcr_quota_take_alone(quota, GCR_QUOTA_DESCRIPTORS, ALICE, 1, &charges[1], &error) ==
+	      -ENFILE);
+	CHECK(!gcr_quota_take(quota, GCR_QUOTA_DESCRIPTORS, BOB, 75, &charges[1], &error));
+	gcr_quota_release(&charges[0]);
+	CHECK(!gcr_quota_take_alone(quota, GCR_QUOTA_DESCRIPTORS, ALICE, 500, &charges[0], &error));
+	CHECK(gcr_quota_take_alone(quota, GCR_QUOTA_DESCRIPTORS, ALICE, 1, &charges[2], &error) ==
+	      -ENFILE);
+	for (size_t i = 0; i < GCR_ARRAY_SIZE(charges); i++)
+		gcr_quota_release(&charges[i]);
+	CHECK(!*shown(quota));
 	gcr_quota_destroy(quota);
 }
 
@@ -543,6 +574,7 @@ int main(void)
 	snprintf(users, sizeof(users), "%s/passwd", directory);
 	test_limits();
 	test_together();
+	test_of_verbs();
 	test_large();
 	test_clamp();
 	test_root();
