@@ -24,14 +24,15 @@ from stuck import StuckWrite
 from test_lying_library import MANAGED, gpu_uuid, lists
 from test_vmm_managed import WRITES, Writers, kill_daemon
 
-ALICE = 4001
+ALICE, BOB = 4001, 4002
 STORE = 600 * MIB
 QUOTA = 16 * MIB
 SIZE = 4 * MIB
 PUNCH_HOLE, KEEP_SIZE = 2, 1
 FALLOCATE = harness.LIBC.fallocate
 FALLOCATE.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-EMPTYING_MAX = 16  # fs/engine/emptying.h: of root, whose this library is here
+# fs/engine/emptying.h: for root, whose a library is here by default, for a user, and for all users
+EMPTYING_MAX, EMPTYING_USER_MAX, EMPTYING_ALL_MAX = 16, 2, 64
 
 
 def as_user(work):
@@ -75,14 +76,14 @@ def read_bytes(path):
         return file.read()
 
 
-def lying(machine, **options):
+def lying(machine, size=SIZE, **options):
     """It has managed memory, and keeps the files that it gets."""
     library = Library(machine, **options)
     library.kept = []
-    library.on[LIST] = again(library, lists((1 << 40, SIZE, 1, gpu_uuid(machine), MANAGED)))
+    library.on[LIST] = again(library, lists((1 << 40, size, 1, gpu_uuid(machine), MANAGED)))
     # Its table says that it has some.
     os.pwrite(library.page, (7).to_bytes(8, 'little') + (0).to_bytes(8, 'little') +
-              SIZE.to_bytes(8, 'little') + (1).to_bytes(4, 'little'), 16)
+              size.to_bytes(8, 'little') + (1).to_bytes(4, 'little'), 16)
     return library
 
 
@@ -173,6 +174,43 @@ def test_lock_is_held():
         del library.kept[:]
         machine.must(library.pid, 'thaw' if machine.state(library.pid) == 'frozen' else 'freeze')
         wait_empty(library)
+
+
+def test_many_locks_are_held_at_once():
+    """By verbs of one user that were under way together: no other user's verb is refused, and his own
+    files wait for two processes."""
+    size = 64 << 10
+    with machine_with_store(vram='64G') as machine:
+        honest = lying(machine, uid=BOB)
+        honest.kept = None  # It closes them.
+        machine.must(honest.pid, 'freeze')
+        held = []
+        libraries = [lying(machine, size, connections=1, uid=ALICE)
+                     for _ in range(EMPTYING_ALL_MAX + 1)]
+        for library in libraries:
+            library.on[FILES] = lambda library, sequence: held.append((library, sequence))
+        writers = [machine.writer(library.pid, 'freeze timeout=300') for library in libraries]
+        writes = []
+        try:
+            wait_for(lambda: len(held) == len(libraries), 'all to have their files')
+            for library, sequence in held:
+                writes.append(StuckWrite(machine.directory, files(library)[-1], ALICE))
+                library.answer(sequence)
+            for writer in writers:
+                equal(writer.result(60 * harness.SLOW), 'ok')
+            wait_for(lambda: len(emptying()) >= EMPTYING_USER_MAX, 'processes that empty files')
+            machine.must(honest.pid, 'thaw')
+            machine.must(honest.pid, 'freeze')
+            equal(len(emptying()), EMPTYING_USER_MAX)
+            equal(machine.write(libraries[0].pid, 'thaw'), 'EBUSY')
+        finally:
+            for write in writes:
+                write.end()
+        for library in libraries:
+            wait_empty(library)
+        del libraries[0].kept[:]
+        machine.must(libraries[0].pid, 'thaw')
+        machine.must(honest.pid, 'thaw')
 
 
 def test_daemon_ends_while_a_lock_is_held():
