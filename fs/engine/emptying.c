@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The list of processes that empty files. state.lock guards the list; while the lock is held, only
- * the quota is called.
+ * The directories of files that are to be emptied: those that have a process, and those that wait
+ * for one. state.lock guards both lists; while the lock is held, only the quota is called.
  */
 #include "fs/engine/emptying.h"
 
@@ -27,8 +27,9 @@
 struct emptying {
 	struct emptying *next;
 	uid_t owner;
-	int fd;	   /* the directory, until the process has been started; then -1 */
-	pid_t pid; /* 0: not started yet */
+	bool is_limited; /* the owner is */
+	int fd;		 /* the directory, until the process has been started; then -1 */
+	pid_t pid;	 /* 0: not started yet */
 	int pidfd;
 };
 
@@ -36,14 +37,12 @@ static struct {
 	struct gcr_daemon *daemon; /* NULL: not started, or stopped */
 	char *path;		   /* of the program */
 	pthread_mutex_t lock;
-	struct emptying *list;
+	struct emptying *running; /* those with a process */
+	struct emptying *waiting; /* the others, the oldest first */
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/*
- * Starts the entry's process. If that fails, the entry stays in the list for another attempt. Lock:
- * state.
- */
-static void start_locked(struct emptying *emptying)
+/* Starts the entry's process, or returns false. Lock: state. */
+static bool start_locked(struct emptying *emptying)
 {
 	_cleanup_(gcr_environment_free_cleanup) char **environment = gcr_helper_environment();
 	char name[] = GCR_EMPTYING_PROGRAM;
@@ -65,36 +64,70 @@ static void start_locked(struct emptying *emptying)
 	if (r < 0) {
 		emptying->pid = 0;
 		gcr_log(LOG_WARNING, 0, "%s cannot be started: %s", state.path, strerror(-r));
-		return;
+		return false;
 	}
 	close(TAKE_FD(emptying->fd));
 	gcr_loop_add(state.daemon->loop, emptying->pidfd, GCR_LOOP_EMPTYING, 0);
+	return true;
 }
 
-static bool has_ended(const struct emptying *emptying)
+static unsigned int most_of(bool is_limited)
 {
-	return emptying->pid && waitpid(emptying->pid, NULL, WNOHANG) != 0;
+	return is_limited ? GCR_EMPTYING_USER_MAX : GCR_EMPTYING_ROOT_MAX;
+}
+
+static unsigned int count_of(const struct emptying *list, uid_t owner)
+{
+	unsigned int count = 0;
+
+	for (; list; list = list->next)
+		count += list->owner == owner;
+	return count;
+}
+
+/* May the entry have a process now? Lock: state. */
+static bool has_turn_locked(const struct emptying *emptying)
+{
+	unsigned int limited = 0;
+
+	for (const struct emptying *other = state.running; other; other = other->next)
+		limited += other->is_limited;
+	return count_of(state.running, emptying->owner) < most_of(emptying->is_limited) &&
+	       (!emptying->is_limited || limited < GCR_EMPTYING_ALL_MAX);
 }
 
 /*
- * Removes the entries whose process has ended; tries again to start those without one. Lock: state.
+ * Removes the entries whose process has ended, and starts processes for those whose turn it is. An
+ * entry whose process cannot be started waits for another attempt. Lock: state.
  */
 static void look_locked(void)
 {
-	struct emptying **at = &state.list;
+	struct emptying **at = &state.running;
 
 	while (*at) {
 		struct emptying *emptying = *at;
 
-		if (!emptying->pid)
-			start_locked(emptying);
-		if (!has_ended(emptying)) {
+		if (waitpid(emptying->pid, NULL, WNOHANG) == 0) {
 			at = &emptying->next;
 			continue;
 		}
 		close(emptying->pidfd);
 		*at = emptying->next;
 		free(emptying);
+	}
+	at = &state.waiting;
+	while (*at) {
+		struct emptying *emptying = *at;
+
+		if (!has_turn_locked(emptying)) {
+			at = &emptying->next;
+			continue;
+		}
+		if (!start_locked(emptying))
+			return;
+		*at = emptying->next;
+		emptying->next = state.running;
+		state.running = emptying;
 	}
 }
 
@@ -129,40 +162,29 @@ void gcr_emptying_stop(void)
 
 	if (!state.daemon)
 		return;
-	while (state.list) {
-		struct emptying *emptying = state.list;
+	while (state.running) {
+		struct emptying *emptying = state.running;
 
-		state.list = emptying->next;
-		if (emptying->pid) {
-			kill(emptying->pid, SIGKILL);
-			waitpid(emptying->pid, NULL, WNOHANG);
-			close(emptying->pidfd);
-		} else {
-			close(emptying->fd);
-		}
+		state.running = emptying->next;
+		kill(emptying->pid, SIGKILL);
+		waitpid(emptying->pid, NULL, WNOHANG);
+		close(emptying->pidfd);
+		free(emptying);
+	}
+	while (state.waiting) {
+		struct emptying *emptying = state.waiting;
+
+		state.waiting = emptying->next;
+		close(emptying->fd);
 		free(emptying);
 	}
 	free(TAKE_PTR(state.path));
 	state.daemon = NULL;
 }
 
-/*
- * Counts the entries of @owner or, with @of_all, those of all users that are limited. Lock: state.
- */
-static unsigned int count_locked(uid_t owner, bool of_all)
-{
-	unsigned int count = 0;
-
-	for (const struct emptying *emptying = state.list; emptying; emptying = emptying->next)
-		count += of_all ? gcr_quota_is_limited(state.daemon->quota, emptying->owner)
-				: emptying->owner == owner;
-	return count;
-}
-
 int gcr_emptying_check(uid_t uid, struct gcr_error *error)
 {
-	unsigned int own, all;
-	bool is_limited;
+	unsigned int count;
 	uid_t owner;
 	GCR_LOCK_SCOPE(&state.lock);
 
@@ -170,22 +192,19 @@ int gcr_emptying_check(uid_t uid, struct gcr_error *error)
 		return 0;
 	look_locked();
 	owner = gcr_quota_owner(state.daemon->quota, uid);
-	is_limited = gcr_quota_is_limited(state.daemon->quota, owner);
-	own = count_locked(owner, false);
-	all = is_limited ? count_locked(owner, true) : 0;
-	if (own < (is_limited ? GCR_EMPTYING_USER_MAX : GCR_EMPTYING_ROOT_MAX) &&
-	    all < GCR_EMPTYING_ALL_MAX)
+	count = count_of(state.running, owner) + count_of(state.waiting, owner);
+	if (count < most_of(gcr_quota_is_limited(state.daemon->quota, owner)))
 		return 0;
 	return gcr_error_set(error, EBUSY,
-			     "programs of %s still hold up the files of managed memory of earlier "
-			     "verbs: end them, or try again later",
-			     all < GCR_EMPTYING_ALL_MAX ? "this user" : "several users");
+			     "programs of this user still hold up the files of managed memory of "
+			     "earlier verbs: end them, or try again later");
 }
 
 void gcr_emptying_begin(int fd, uid_t uid)
 {
 	_cleanup_free_ struct emptying *emptying = calloc(1, sizeof(*emptying));
 	_cleanup_close_ int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	struct emptying **last = &state.waiting;
 	GCR_LOCK_SCOPE(&state.lock);
 
 	if (!state.daemon)
@@ -198,9 +217,11 @@ void gcr_emptying_begin(int fd, uid_t uid)
 		return;
 	}
 	emptying->owner = gcr_quota_owner(state.daemon->quota, uid);
+	emptying->is_limited = gcr_quota_is_limited(state.daemon->quota, emptying->owner);
 	emptying->fd = TAKE_FD(copy);
 	emptying->pidfd = -1;
-	start_locked(emptying);
-	emptying->next = state.list;
-	state.list = TAKE_PTR(emptying);
+	while (*last)
+		last = &(*last)->next;
+	*last = TAKE_PTR(emptying);
+	look_locked();
 }

@@ -31,7 +31,8 @@ SIZE = 4 * MIB
 PUNCH_HOLE, KEEP_SIZE = 2, 1
 FALLOCATE = harness.LIBC.fallocate
 FALLOCATE.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-EMPTYING_ROOT_MAX, EMPTYING_USER_MAX = 16, 2  # fs/engine/emptying.h
+# fs/engine/emptying.h: for root, whose a library is here by default, for a user, and for all users
+EMPTYING_MAX, EMPTYING_USER_MAX, EMPTYING_ALL_MAX = 16, 2, 64
 
 
 def as_user(work):
@@ -75,14 +76,14 @@ def read_bytes(path):
         return file.read()
 
 
-def lying(machine, **options):
+def lying(machine, size=SIZE, **options):
     """It has managed memory, and keeps the files that it gets."""
     library = Library(machine, **options)
     library.kept = []
-    library.on[LIST] = again(library, lists((1 << 40, SIZE, 1, gpu_uuid(machine), MANAGED)))
+    library.on[LIST] = again(library, lists((1 << 40, size, 1, gpu_uuid(machine), MANAGED)))
     # Its table says that it has some.
     os.pwrite(library.page, (7).to_bytes(8, 'little') + (0).to_bytes(8, 'little') +
-              SIZE.to_bytes(8, 'little') + (1).to_bytes(4, 'little'), 16)
+              size.to_bytes(8, 'little') + (1).to_bytes(4, 'little'), 16)
     return library
 
 
@@ -176,12 +177,49 @@ def hold_locks(most, **options):
 
 def test_lock_is_held():
     """Of the file that it has, for ever: no verb waits for it, and how many are held is limited."""
-    hold_locks(EMPTYING_ROOT_MAX)
+    hold_locks(EMPTYING_MAX)
 
 
 def test_lock_is_held_by_root_of_a_container():
     """Who is a user like any other."""
     hold_locks(EMPTYING_USER_MAX, contained=True)
+
+
+def test_many_locks_are_held_at_once():
+    """By verbs of one user that were under way together: no other user's verb is refused, and his own
+    files wait for two processes."""
+    size = 64 << 10
+    with machine_with_store(vram='64G') as machine:
+        honest = lying(machine, uid=BOB)
+        honest.kept = None  # It closes them.
+        machine.must(honest.pid, 'freeze')
+        held = []
+        libraries = [lying(machine, size, connections=1, uid=ALICE)
+                     for _ in range(EMPTYING_ALL_MAX + 1)]
+        for library in libraries:
+            library.on[FILES] = lambda library, sequence: held.append((library, sequence))
+        writers = [machine.writer(library.pid, 'freeze timeout=300') for library in libraries]
+        writes = []
+        try:
+            wait_for(lambda: len(held) == len(libraries), 'all to have their files')
+            for library, sequence in held:
+                writes.append(StuckWrite(machine.directory, files(library)[-1], ALICE))
+                library.answer(sequence)
+            for writer in writers:
+                equal(writer.result(60 * harness.SLOW), 'ok')
+            wait_for(lambda: len(emptying()) >= EMPTYING_USER_MAX, 'processes that empty files')
+            machine.must(honest.pid, 'thaw')
+            machine.must(honest.pid, 'freeze')
+            equal(len(emptying()), EMPTYING_USER_MAX)
+            equal(machine.write(libraries[0].pid, 'thaw'), 'EBUSY')
+        finally:
+            for write in writes:
+                write.end()
+        for library in libraries:
+            wait_empty(library)
+        del libraries[0].kept[:]
+        machine.must(libraries[0].pid, 'thaw')
+        machine.must(honest.pid, 'thaw')
 
 
 def test_daemon_ends_while_a_lock_is_held():
