@@ -11,7 +11,7 @@ import threading
 
 import harness
 import vendor
-from harness import check, wait_for
+from harness import wait_for
 
 RUNNING, GATED, HANDED, OUT, INCOMING = range(1, 6)
 REGISTER, RESULT = 96, 64
