@@ -86,10 +86,10 @@ bool gcr_node_needs_gpus(enum gcr_node_kind kind);
  * The upper 24 bits of the id of a file that is not below a `snapshot` depend on the look-up. Each
  * look-up of a ctl file returns a fresh id, because the kernel holds an inode's lock as long as a
  * write to the inode waits; but a user who makes more than a hundred in a second gets the same one
- * for the rest of it. For the other files root, a container's root, and the owner of a
- * process or place have ids of their own: an open waits for a lease (F_SETLEASE) that the owner of
- * the file, or who has his id, has on the same inode. These ids stay the same, since look-ups of
- * one name whose ids differ have to be repeated until no other one comes between.
+ * for the rest of it (fs/mount/ctl_ids.h). For the other files root, a container's root, and the
+ * owner of a process or place have ids of their own: an open waits for a lease (F_SETLEASE) that
+ * the owner of the file, or who has his id, has on the same inode. These ids stay the same, since
+ * look-ups of one name whose ids differ have to be repeated until no other one comes between.
  */
 int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fuse_ino_t parent,
 		    const char *name, struct fuse_entry_param *ret_entry);
