@@ -107,6 +107,11 @@ bool gcr_credentials_seem_contained(pid_t pid)
 	return false;
 }
 
+uid_t gcr_credentials_seem_counted(pid_t pid, uid_t uid)
+{
+	return !uid && gcr_credentials_seem_contained(pid) ? GCR_QUOTA_OTHER_ROOT : uid;
+}
+
 uid_t gcr_credentials_counted(pid_t pid, uid_t uid)
 {
 	struct gcr_proc_status status;

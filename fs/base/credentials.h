@@ -58,6 +58,8 @@ uid_t gcr_credentials_payer(pid_t pid);
 bool gcr_credentials_are_contained(pid_t pid);
 /* The same for each request of a process that makes many: the answer may be a second old. */
 bool gcr_credentials_seem_contained(pid_t pid);
+/* The id to charge for @uid, as gcr_credentials_counted(), by that answer. */
+uid_t gcr_credentials_seem_counted(pid_t pid, uid_t uid);
 
 /* The opener and the writer of one write. */
 struct gcr_parties {

@@ -107,8 +107,8 @@ int gcr_quota_take_beyond(struct gcr_quota *quota, enum gcr_quota_kind kind, uid
 			  uint64_t amount, uint64_t beyond, struct gcr_quota_charge *ret_charge,
 			  struct gcr_error *error);
 /*
- * The same, but a user who has nothing of the kind gets any amount: for amounts that are needed as
- * a whole, and must not be refused for ever.
+ * As gcr_quota_take(), but a user who has nothing of the kind gets any amount: for amounts that are
+ * needed as a whole, and must not be refused for ever.
  */
 int gcr_quota_take_alone(struct gcr_quota *quota, enum gcr_quota_kind kind, uid_t uid,
 			 uint64_t amount, struct gcr_quota_charge *ret_charge,

@@ -41,7 +41,7 @@ struct gcr_transit {
 	/* constant after creation */
 	struct gcr_snapshot *snapshot; /* a reference */
 	size_t first;
-	uid_t uid; /* who is charged for the process */
+	uid_t uid; /* the user to whom the process counts */
 	int fd;	   /* the directory; -1: the files are the store's own */
 	/*
 	 * Descriptors of the files from @first on, kept until the end: while the daemon has a file

@@ -338,7 +338,7 @@ bool gcr_vmm_end_idle_workers(struct gcr_vmm *vmm);
 
 /* Gets the descriptors of all extents from the workers into vmm->handles. */
 int gcr_vmm_export(struct gcr_vmm *vmm, struct gcr_error *error);
-/* Closes what is left of vmm->handles. */
+/* Closes the descriptors in vmm->handles that are still open. */
 void gcr_vmm_drop_handles(struct gcr_vmm *vmm);
 
 /*

@@ -12,7 +12,7 @@
 #define FRESH_MASK 0x7fffffu
 /* A user gets as many fresh numbers of one ctl file in a second. */
 #define FRESH_MOST 100
-#define SLOTS	   1024
+#define SLOT_BITS  10
 #define HASH	   2654435761u /* Knuth's multiplier: the golden ratio of 2^32 */
 #define WORD_BITS  64
 
@@ -25,7 +25,7 @@ static struct {
 	struct {
 		uint32_t second;
 		unsigned int count;
-	} slots[SLOTS];
+	} slots[1 << SLOT_BITS];
 } ids = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* The next number that the kernel does not know, after @ids.last; one must be left. */
@@ -47,13 +47,13 @@ static uint32_t find_fresh_locked(void)
 }
 
 /* Has the user had so many fresh numbers of the file in this second that there are no more? */
-static bool has_had_enough_locked(uint32_t hash, uint32_t second)
+static bool has_had_enough_locked(uint32_t slot, uint32_t second)
 {
-	unsigned int *count = &ids.slots[hash % SLOTS].count;
+	unsigned int *count = &ids.slots[slot].count;
 
-	if (ids.slots[hash % SLOTS].second != second)
+	if (ids.slots[slot].second != second)
 		*count = 0;
-	ids.slots[hash % SLOTS].second = second;
+	ids.slots[slot].second = second;
 	return ++*count > FRESH_MOST;
 }
 
@@ -62,11 +62,11 @@ uint32_t gcr_ctl_ids_take(struct gcr_quota *quota, uid_t uid, uint64_t node)
 	uint32_t second = (uint32_t)(gcr_clock_usec() / GCR_USEC_PER_SEC);
 	bool is_limited = gcr_quota_is_limited(quota, uid);
 	uid_t owner = is_limited ? gcr_quota_owner(quota, uid) : uid;
-	uint32_t hash = (uint32_t)((node ^ node >> 32) * HASH + owner) * HASH >> 22;
+	uint32_t slot = (uint32_t)((node ^ node >> 32) * HASH + owner) * HASH >> (32 - SLOT_BITS);
 	uint32_t id;
 
 	GCR_LOCK_SCOPE(&ids.lock);
-	if ((is_limited && has_had_enough_locked(hash, second)) || ids.used_count == FRESH_MASK + 1)
+	if ((is_limited && has_had_enough_locked(slot, second)) || ids.used_count == FRESH_MASK + 1)
 		return ((owner * HASH + second) & FRESH_MASK) | (FRESH_MASK + 1);
 	id = find_fresh_locked();
 	ids.used[id / WORD_BITS] |= UINT64_C(1) << id % WORD_BITS;

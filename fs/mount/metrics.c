@@ -28,6 +28,7 @@
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/gpu_list.h"
 #include "lib/uuid.h"
 
 /* ---- gathering ---- */
@@ -83,8 +84,7 @@ static int gather(struct gcr_daemon *daemon, struct figures *figures)
 		const struct gcr_gpu_info *gpu = &figures->reply.gpus[i];
 		const struct gcr_gpu_totals *totals = &figures->totals.gpus[i];
 		bool knows_memory = gpu->flags & GCR_GPU_MEMORY;
-		bool knows_processes = (gpu->flags & (GCR_GPU_PROCESSES | GCR_GPU_CUT)) ==
-				       GCR_GPU_PROCESSES;
+		bool knows_processes = gcr_gpu_list_has_all(gpu);
 
 		figures->gpus[i] = (struct gpu_figures){
 			.total_bytes = knows_memory ? gpu->total_bytes : NOT_KNOWN,

@@ -12,6 +12,7 @@
 #include "fs/process/gpus.h"
 #include "fs/process/totals.h"
 #include "lib/cleanup.h"
+#include "lib/gpu_list.h"
 #include "lib/uuid.h"
 
 /* Copies one GPU's entry. False: there is no such GPU. */
@@ -72,7 +73,7 @@ static void render_gpu_sums(struct gcr_daemon *daemon, const struct gcr_gpus_rep
 		fputs("vram_processes_bytes -\nheld_bytes -\n", stream);
 		return;
 	}
-	if ((reply->gpus[index].flags & (GCR_GPU_PROCESSES | GCR_GPU_CUT)) == GCR_GPU_PROCESSES)
+	if (gcr_gpu_list_has_all(&reply->gpus[index]))
 		fprintf(stream, "vram_processes_bytes %" PRIu64 "\n",
 			totals->gpus[index].processes_bytes);
 	else

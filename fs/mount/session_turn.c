@@ -368,8 +368,7 @@ static uid_t user_of(fuse_req_t request, const struct fuse_file_info *info)
 
 	if (info && info->fh)
 		return session->opener(info);
-	return !caller->uid && gcr_credentials_seem_contained(caller->pid) ? GCR_QUOTA_OTHER_ROOT
-									   : caller->uid;
+	return gcr_credentials_seem_counted(caller->pid, caller->uid);
 }
 
 /*

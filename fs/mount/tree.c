@@ -523,16 +523,15 @@ static uint32_t upper_bits(struct gcr_daemon *daemon, const struct fuse_ctx *cal
 			   fuse_ino_t node)
 {
 	enum gcr_node_kind kind = gcr_node_kind(node);
-	bool is_other_root;
+	uid_t counted;
 
 	if (!S_ISREG(shapes[kind].mode))
 		return 0;
-	is_other_root = !caller->uid && gcr_credentials_seem_contained(caller->pid);
+	counted = gcr_credentials_seem_counted(caller->pid, caller->uid);
 	if (gcr_node_is_ctl(kind))
-		return gcr_ctl_ids_take(daemon->quota,
-					is_other_root ? GCR_QUOTA_OTHER_ROOT : caller->uid, node);
+		return gcr_ctl_ids_take(daemon->quota, counted, node);
 	if (!caller->uid)
-		return is_other_root ? OTHER_ROOTS : 0;
+		return counted == GCR_QUOTA_OTHER_ROOT ? OTHER_ROOTS : 0;
 	return is_of_process(kind) || is_of(kind, GCR_NODE_PLACE) ? OWNERS : 0;
 }
 
@@ -545,8 +544,8 @@ static int lookup_in_root(struct gcr_daemon *daemon, const struct fuse_ctx *call
 }
 
 /*
- * The same. For a caller in another pid namespace helpers look at the caller, and at the process,
- * while the kernel may keep the root locked. -EBUSY: that has taken too much time lately.
+ * As lookup_in_root(). For a caller in another pid namespace helpers look at the caller, and at the
+ * process, while the kernel may keep the root locked. -EBUSY: that has taken too much time lately.
  */
 static int lookup_in_time(struct gcr_daemon *daemon, const struct fuse_ctx *caller,
 			  const char *name, fuse_ino_t *ret_node)
@@ -597,8 +596,11 @@ int gcr_tree_lookup(struct gcr_daemon *daemon, const struct fuse_ctx *caller, fu
 		return result;
 	entry.ino |= (fuse_ino_t)upper_bits(daemon, caller, entry.ino) << EXTRA_SHIFT;
 	result = gcr_tree_getattr(daemon, entry.ino, &entry.attr);
-	if (result < 0)
+	if (result < 0) {
+		/* The kernel never hears of the number. */
+		gcr_tree_forget(entry.ino, 1);
 		return result == -ESRCH || result == -ESTALE ? -ENOENT : result;
+	}
 	*ret_entry = entry;
 	return 0;
 }

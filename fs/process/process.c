@@ -262,9 +262,7 @@ int gcr_process_create(struct gcr_processes *processes, pid_t pid, uint64_t star
 	result = gcr_proc_status(pid, &status);
 	if (result < 0)
 		return result;
-	process->counted = !status.real_uid && gcr_credentials_seem_contained(pid)
-				   ? GCR_QUOTA_OTHER_ROOT
-				   : status.real_uid;
+	process->counted = gcr_credentials_seem_counted(pid, status.real_uid);
 	result = gcr_event_log_create_of(gcr_process_event_owner(process), &process->events);
 	if (result < 0)
 		return result;
