@@ -143,6 +143,8 @@ int gcr_proc_parse_status(char *text, struct gcr_proc_status *ret_status)
 			status.thread_group = (pid_t)strtol(value, NULL, 10);
 		} else if (strcmp(line, "PPid") == 0) {
 			status.parent = (pid_t)strtol(value, NULL, 10);
+		} else if (strcmp(line, "TracerPid") == 0) {
+			status.tracer = (pid_t)strtol(value, NULL, 10);
 		} else if (strcmp(line, "Uid") == 0) {
 			status.has_one_user &= parse_ids(value, ids);
 			status.real_uid = ids[0];
@@ -298,6 +300,36 @@ int gcr_proc_is_ending(pid_t pid)
 	if (tid == -E2BIG)
 		return 0;
 	return tid < 0 ? tid : !tid;
+}
+
+struct traced {
+	pid_t tracer;
+	bool is_any;
+	bool is_other;
+};
+
+/* Notes whether the thread is traced, and stops at one that is not. */
+static int visit_traced(pid_t pid, pid_t tid, void *data)
+{
+	struct traced *traced = data;
+	struct gcr_proc_status status;
+	int r = read_thread_status(pid, tid, &status);
+
+	if (r < 0)
+		return r == -ESRCH ? 0 : r;
+	if (status.state == 'Z' || status.state == 'X')
+		return 0;
+	traced->is_any = true;
+	traced->is_other = status.tracer != traced->tracer;
+	return traced->is_other;
+}
+
+int gcr_proc_is_traced_by(pid_t pid, pid_t tracer)
+{
+	struct traced traced = {.tracer = tracer};
+	int r = each_thread(pid, INT_MAX, visit_traced, &traced);
+
+	return r < 0 ? r : traced.is_any && !traced.is_other;
 }
 
 bool gcr_proc_has_ended(pid_t pid)

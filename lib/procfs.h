@@ -83,11 +83,18 @@ bool gcr_proc_has_ended(pid_t pid);
  */
 pid_t gcr_proc_living_thread(pid_t pid);
 
+/*
+ * Is each thread of @pid that has not ended traced (ptrace(2)) by @tracer, and is there one? 1, 0,
+ * -ESRCH, -ENOMEM.
+ */
+int gcr_proc_is_traced_by(pid_t pid, pid_t tracer);
+
 /* Signal sets are those of /proc/TID/status: bit N-1 for signal N. */
 struct gcr_proc_status {
 	char state;	    /* as in stat, but reading this file never waits for a lock */
 	pid_t thread_group; /* Tgid: differs from the id asked for if that is a thread's */
 	pid_t parent;
+	pid_t tracer; /* TracerPid; 0: none, or in no pid namespace that we see */
 	uid_t real_uid;
 	uid_t effective_uid;
 	gid_t real_gid;

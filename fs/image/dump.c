@@ -126,15 +126,16 @@ static void tell_state(struct gcr_dump *dump, enum gcr_state state)
 }
 
 /*
- * CRIU failed to end the tree. Returns 0 if the daemon is to end the rest, which is the normal
- * case. But if CRIU has made names for files that have none (link_remap), it has removed these
- * names by now, and the place cannot be restored: then withdraws the place, so that the tree
- * continues to run, and returns -EIO.
+ * CRIU failed to end the tree. If CRIU has begun to, returns 0: the daemon is to end the rest. If
+ * the whole tree lives, it has gone on, and would be thrown back to the time of the images: then
+ * withdraws the place, so that the tree continues to run, and returns -EIO. So it is with a part of
+ * the tree if CRIU has made names for files that have none (link_remap): CRIU has removed these
+ * names by now, and the place cannot be restored.
  */
 static int recover_failed_end(struct gcr_dump *dump, struct gcr_error *error)
 {
 	gcr_log(LOG_WARNING, dump->root, "dumped, but %s", error->words);
-	if (!dump->opens->link_remap || gcr_dump_root_has_ended(dump))
+	if (!gcr_dump_goes_on(dump) && (!dump->opens->link_remap || gcr_dump_root_has_ended(dump)))
 		return 0;
 	gcr_place_withdraw(dump->daemon->places, dump->name);
 	tell_state(dump, GCR_STATE_DUMPING);
@@ -372,6 +373,10 @@ static int write_place(struct gcr_dump *dump, struct gcr_error *error)
 		result = gcr_dump_write_metadata(dump, error);
 	if (!result && gcr_task_decide(dump->task) < 0)
 		result = gcr_dump_stopped(dump, error);
+	/* Last of all: whoever can have CRIU killed must not have the tree run while it is checked.
+	 */
+	if (!result)
+		result = gcr_dump_check_held(dump, gcr_criu_pid(job), error);
 	if (!result)
 		result = publish(dump, error);
 	is_ending = !result && !dump->task->command->leave;
@@ -425,16 +430,22 @@ GCR_DEFINE_CLEANUP(struct gcr_dump *, finish);
 
 /*
  * Ends all processes of the tree, whatever CRIU has done. If a process does not end in time, the
- * next daemon has to end it.
+ * place cannot be used until it has.
  */
 static void end_tree(struct gcr_dump *dump)
 {
 	struct gcr_error error;
+	int *pidfds = NULL;
+	size_t count;
 
-	if (gcr_dump_end_tree(dump, &error) < 0)
-		gcr_log(LOG_ERR, dump->members[0].proc.pid, "dumped, but %s", error.words);
-	else
+	if (!gcr_dump_end_tree(dump, &error)) {
 		gcr_place_ended(dump->daemon->places, dump->name);
+		return;
+	}
+	gcr_log(LOG_ERR, dump->members[0].proc.pid, "dumped, but %s", error.words);
+	count = gcr_dump_take_pidfds(dump, &pidfds);
+	if (count)
+		gcr_place_ends_with(dump->daemon->places, dump->name, pidfds, count);
 }
 
 /*

@@ -26,6 +26,7 @@ struct gcr_criu_job;
 struct gcr_dump_member {
 	struct gcr_proc_member proc;
 	int pidfd;
+	bool was_held; /* set by gcr_dump_check_held() */
 };
 
 /*
@@ -124,6 +125,14 @@ int gcr_dump_check_tree(struct gcr_dump *dump, struct gcr_error *error);
  */
 int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, uint64_t *ret_images,
 		    struct gcr_error *error);
+/*
+ * Checks that CRIU, whose pid is @criu, holds each thread of the tree that has not ended. CRIU lets
+ * go of a tree once only, so it has held the tree since await_stop(): what has been looked at since
+ * then was so when the images were written. -EIO, when CRIU or its hook has been killed.
+ */
+int gcr_dump_check_held(struct gcr_dump *dump, pid_t criu, struct gcr_error *error);
+/* Has none of the processes that were held then ended since, or been killed? */
+bool gcr_dump_goes_on(const struct gcr_dump *dump);
 /* Continues (SIGCONT) all processes that CRIU may have stopped. */
 void gcr_dump_let_run(struct gcr_dump *dump);
 bool gcr_dump_root_has_ended(const struct gcr_dump *dump);
@@ -132,6 +141,11 @@ bool gcr_dump_root_has_ended(const struct gcr_dump *dump);
  * finds all that remain. Returns when they have ended. -ETIMEDOUT.
  */
 int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error);
+/*
+ * After -ETIMEDOUT: moves the pidfds of the members to *ret_pidfds, an array that the caller frees,
+ * and returns their number. 0: out of memory.
+ */
+size_t gcr_dump_take_pidfds(struct gcr_dump *dump, int **ret_pidfds);
 void gcr_dump_forget_tree(struct gcr_dump *dump);
 /*
  * Has the process been waited for, so that its pid may be that of another process? True also if

@@ -124,19 +124,26 @@ static void let_run(pid_t root, uint64_t start_ticks)
 	gcr_dump_forget_tree(&dump);
 }
 
-/* Ends the tree. 0: the tree has ended; else -errno. */
-static int end_tree(pid_t root, uint64_t start_ticks)
+/* Ends the tree of which @place was dumped. 0: the tree has ended; else -errno. */
+static int end_tree(struct gcr_daemon *daemon, const struct gcr_place *place)
 {
+	pid_t root = place->origin.pid;
 	struct gcr_error error;
 	struct gcr_dump dump;
-	int result = find_tree(&dump, root, start_ticks);
+	int *pidfds = NULL;
+	size_t count;
+	int result = find_tree(&dump, root, place->origin.start_ticks);
 
 	if (result < 0)
 		return result == -ESRCH ? 0 : result;
 	gcr_log(LOG_NOTICE, root, "was dumped by an earlier daemon, and is ended");
 	result = gcr_dump_end_tree(&dump, &error);
-	if (result < 0)
+	if (result < 0) {
 		gcr_log(LOG_ERR, root, "%s", error.words);
+		count = gcr_dump_take_pidfds(&dump, &pidfds);
+		if (count)
+			gcr_place_ends_with(daemon->places, place->name, pidfds, count);
+	}
 	gcr_dump_forget_tree(&dump);
 	return result;
 }
@@ -179,7 +186,7 @@ static void recover_published(struct gcr_daemon *daemon, const struct gcr_place 
 	int result = 0;
 
 	if (place->origin.is_ending)
-		result = end_tree(place->origin.pid, place->origin.start_ticks);
+		result = end_tree(daemon, place);
 	else
 		let_run(place->origin.pid, place->origin.start_ticks);
 	if (!result)

@@ -28,6 +28,8 @@
  * exit.
  */
 #define EXIT_MSEC      300
+/* How far above the tracer of a tree the process is looked for that was started as CRIU. */
+#define ANCESTORS_MAX  8
 
 static void close_members(struct gcr_dump_member *members, size_t count)
 {
@@ -278,6 +280,54 @@ int gcr_dump_await_stop(struct gcr_dump *dump, struct gcr_error *error)
 	return result;
 }
 
+/* Is the process @pid CRIU, or below it? @criu may be a script that starts CRIU. */
+static bool is_criu(pid_t pid, pid_t criu)
+{
+	struct gcr_proc_status status = {.parent = pid};
+
+	for (int i = 0; i < ANCESTORS_MAX && status.parent > 1; i++) {
+		if (status.parent == criu)
+			return true;
+		if (gcr_proc_status(status.parent, &status) < 0)
+			return false;
+	}
+	return false;
+}
+
+int gcr_dump_check_held(struct gcr_dump *dump, pid_t criu, struct gcr_error *error)
+{
+	struct gcr_proc_status root;
+
+	if (gcr_proc_status(dump->members[0].proc.pid, &root) < 0 || !is_criu(root.tracer, criu))
+		root.tracer = criu; /* which does not hold it, as is told below */
+	for (size_t i = 0; i < dump->count; i++) {
+		struct gcr_dump_member *member = &dump->members[i];
+		int result = gcr_dump_is_gone(member);
+
+		if (result)
+			continue;
+		result = gcr_proc_is_traced_by(member->proc.pid, root.tracer);
+		if (result != 1)
+			return gcr_error_set(error, result < 0 ? -result : EIO,
+					     "criu has let process %d go before the dump was done",
+					     (int)member->proc.pid);
+		member->was_held = true;
+	}
+	return 0;
+}
+
+bool gcr_dump_goes_on(const struct gcr_dump *dump)
+{
+	for (size_t i = 0; i < dump->count; i++) {
+		const struct gcr_dump_member *member = &dump->members[i];
+
+		if (member->was_held &&
+		    (gcr_proc_has_ended(member->proc.pid) || gcr_dump_is_gone(member)))
+			return false;
+	}
+	return true;
+}
+
 /* ---- obstacles to a dump ---- */
 
 /*
@@ -504,4 +554,18 @@ int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error)
 					     (int)dump->members[i].proc.pid);
 	}
 	return 0;
+}
+
+size_t gcr_dump_take_pidfds(struct gcr_dump *dump, int **ret_pidfds)
+{
+	size_t count = 0;
+	int *pidfds = calloc(dump->count, sizeof(*pidfds));
+
+	if (!pidfds)
+		return 0;
+	for (size_t i = 0; i < dump->count; i++)
+		if (dump->members[i].pidfd >= 0)
+			pidfds[count++] = TAKE_FD(dump->members[i].pidfd);
+	*ret_pidfds = pidfds;
+	return count;
 }

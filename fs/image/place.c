@@ -41,6 +41,15 @@ struct gcr_place *gcr_place_ref(struct gcr_place *place)
 	return place;
 }
 
+/* Releases place->ending. Lock: place. */
+static void close_ending_locked(struct gcr_place *place)
+{
+	for (size_t i = 0; i < place->ending_count; i++)
+		close(place->ending[i]);
+	free(TAKE_PTR(place->ending));
+	place->ending_count = 0;
+}
+
 void gcr_place_unref(struct gcr_place *place)
 {
 	if (!place || atomic_fetch_sub(&place->references, 1) != 1)
@@ -55,6 +64,7 @@ void gcr_place_unref(struct gcr_place *place)
 	if (place->cgroup)
 		gcr_restored_cgroup_remove(place->cgroup);
 	free(place->cgroup);
+	close_ending_locked(place);
 	pthread_mutex_destroy(&place->lock);
 	free(place);
 }
@@ -351,6 +361,35 @@ static bool unlist_locked(struct gcr_places *places, struct gcr_place *place)
 	return true;
 }
 
+/* The processes of the place's tree have all ended: notes it, also in the store. */
+static void note_end(struct gcr_place *place)
+{
+	struct gcr_error error;
+
+	pthread_mutex_lock(&place->lock);
+	place->origin.is_ending = place->origin.is_staying = false;
+	pthread_mutex_unlock(&place->lock);
+	if (gcr_place_mark(place, NULL, &error) < 0)
+		gcr_log(LOG_WARNING, 0, "%s: %s", place->name, error.words);
+}
+
+void gcr_place_look_at_end(struct gcr_place *place)
+{
+	bool has_ended;
+
+	{
+		GCR_LOCK_SCOPE(&place->lock);
+
+		has_ended = place->origin.is_ending && place->ending;
+		for (size_t i = 0; i < place->ending_count && has_ended; i++)
+			has_ended = gcr_pidfd_is_gone(place->ending[i]);
+		if (has_ended)
+			close_ending_locked(place);
+	}
+	if (has_ended)
+		note_end(place);
+}
+
 /* Removes @place. @even_running: the process that the place was another name of has ended. */
 static int drop(struct gcr_place *place, bool even_running)
 {
@@ -360,6 +399,7 @@ static int drop(struct gcr_place *place, bool even_running)
 	bool is_empty;
 	int result = 0;
 
+	gcr_place_look_at_end(place);
 	pthread_mutex_lock(&places->lock);
 	pthread_mutex_lock(&place->lock);
 	is_empty = place->is_empty;
@@ -541,6 +581,23 @@ void gcr_place_abort(const struct gcr_place_hold *hold, const char *name)
 		gcr_store_abort_place(hold->places->daemon->store, name, hold->number);
 }
 
+/*
+ * Removes a place that cannot be listed. Should that fail too, the next daemon finds it, and must
+ * not end its tree, which goes on.
+ */
+static void undo_publish(struct gcr_store *store, const char *name, int fd,
+			 const struct gcr_place_origin *origin, uint32_t number)
+{
+	struct gcr_place_origin staying = *origin;
+	struct gcr_error error;
+
+	staying.is_ending = false;
+	staying.is_staying = true;
+	if (gcr_place_origin_write(fd, &staying, NULL, &error) < 0)
+		gcr_log(LOG_ERR, 0, "%s: %s", name, error.words);
+	gcr_store_drop_place(store, name, number, NULL);
+}
+
 int gcr_place_publish(struct gcr_place_hold *hold, const char *name, int fd,
 		      const struct gcr_place_origin *origin, char **ret_cgroup,
 		      struct gcr_error *error)
@@ -574,7 +631,7 @@ int gcr_place_publish(struct gcr_place_hold *hold, const char *name, int fd,
 	if (!result) {
 		result = add_locked(places, name, &sum, NULL);
 		if (result < 0)
-			gcr_store_drop_place(store, name, hold->number, NULL);
+			undo_publish(store, name, fd, origin, hold->number);
 		else
 			gcr_store_count_place(store, hold->number);
 	}
@@ -592,13 +649,19 @@ int gcr_place_publish(struct gcr_place_hold *hold, const char *name, int fd,
 void gcr_place_withdraw(struct gcr_places *places, const char *name)
 {
 	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = NULL;
+	struct gcr_error error;
 	int result = gcr_place_find(places, name, &place);
 
 	if (result < 0)
 		return;
 	pthread_mutex_lock(&place->lock);
 	place->origin.is_ending = false;
+	place->origin.is_staying = true;
 	pthread_mutex_unlock(&place->lock);
+	/* Should the removal fail, or the daemon die before it, the next one must not end the tree.
+	 */
+	if (gcr_place_mark(place, NULL, &error) < 0)
+		gcr_log(LOG_ERR, 0, "%s: %s", name, error.words);
 	result = drop(place, false);
 	if (result < 0)
 		gcr_log(LOG_ERR, 0, "%s cannot be removed, and its process lives: %s", name,
@@ -608,15 +671,25 @@ void gcr_place_withdraw(struct gcr_places *places, const char *name)
 void gcr_place_ended(struct gcr_places *places, const char *name)
 {
 	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = NULL;
-	struct gcr_error error;
 
-	if (gcr_place_find(places, name, &place) < 0)
+	if (gcr_place_find(places, name, &place) == 0)
+		note_end(place);
+}
+
+void gcr_place_ends_with(struct gcr_places *places, const char *name, int *pidfds, size_t count)
+{
+	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = NULL;
+
+	if (gcr_place_find(places, name, &place) < 0) {
+		for (size_t i = 0; i < count; i++)
+			close(pidfds[i]);
+		free(pidfds);
 		return;
-	pthread_mutex_lock(&place->lock);
-	place->origin.is_ending = place->origin.is_staying = false;
-	pthread_mutex_unlock(&place->lock);
-	if (gcr_place_mark(place, NULL, &error) < 0)
-		gcr_log(LOG_WARNING, 0, "%s: %s", name, error.words);
+	}
+	GCR_LOCK_SCOPE(&place->lock);
+	close_ending_locked(place);
+	place->ending = pidfds;
+	place->ending_count = count;
 }
 
 /* ---- state of a place ---- */

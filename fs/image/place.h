@@ -77,8 +77,10 @@ struct gcr_place {
 	struct gcr_restore *restore; /* the restore under way; NULL: none */
 	struct gcr_process *process; /* restored from the place, a reference; NULL: none */
 	char *cgroup;		     /* of the restored tree; NULL: none */
-	bool is_empty;		     /* the contents have been removed, or are about to be */
-	struct gcr_error error;	     /* of the last failed write to ctl; number 0: none */
+	int *ending;		     /* pidfds of its tree if is_ending; NULL: not known */
+	size_t ending_count;
+	bool is_empty;		/* the contents have been removed, or are about to be */
+	struct gcr_error error; /* of the last failed write to ctl; number 0: none */
 };
 
 struct gcr_places;
@@ -160,6 +162,13 @@ void gcr_place_withdraw(struct gcr_places *places, const char *name);
 void gcr_place_abort(const struct gcr_place_hold *hold, const char *name);
 /* Records that the dumped tree has ended or, with `leave`, has been continued. */
 void gcr_place_ended(struct gcr_places *places, const char *name);
+/*
+ * The dumped tree does not end in time: the place cannot be thawed or removed until these @count
+ * processes have ended. Takes over the pidfds and their array, which was made by malloc(3).
+ */
+void gcr_place_ends_with(struct gcr_places *places, const char *name, int *pidfds, size_t count);
+/* Looks whether they have; never blocks. Lock: none. */
+void gcr_place_look_at_end(struct gcr_place *place);
 
 /* ---- state of a place ---- */
 

@@ -357,6 +357,7 @@ static int start(struct gcr_place *place, const struct gcr_command *command,
 	bool is_ending;
 	int result;
 
+	gcr_place_look_at_end(place);
 	pthread_mutex_lock(&place->lock);
 	state = place->state;
 	is_ending = place->origin.is_ending;
