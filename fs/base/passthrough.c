@@ -34,7 +34,7 @@
 #define WAIT_USEC	  (100 * GCR_USEC_PER_MSEC)
 /*
  * Limits of waiting session threads, of one owner and of all; the others are needed to read the
- * close requests. GCR_SESSION_TURNS_MAX, which counts them too, is greater.
+ * close requests. GCR_SESSION_ITEMS_MAX, which counts them too, is greater.
  */
 #define WAITERS_OWNER_MAX 2
 #define WAITERS_MAX	  8

@@ -17,7 +17,7 @@
 
 #define GCR_TURNS_OWNER_MAX 4  /* threads per owner */
 #define GCR_TURNS_MAX	    12 /* for all limited owners together, out of GCR_TURNS_THREADS */
-#define GCR_TURNS_THREADS   28 /* of the session; fs/mount/session_turn.h limits others */
+#define GCR_TURNS_THREADS   36 /* of the session; fs/mount/session_turn.h limits others */
 
 /*
  * An owner's look-ups may take one part in GCR_TURNS_SHARE of the time, of which

@@ -29,14 +29,16 @@
 #include "lib/proc_source.h"
 #include "lib/procfs.h"
 
-#define HELPERS_MAX 8
+#define HELPERS_MAX 9
 #define IDLE_MAX    4 /* idle helpers beyond this number end */
 
 /*
- * One helper is reserved for processes of root and of the daemon's own user, and two more for
- * owners none of whose processes is being looked at, so that they need not wait for others.
+ * One helper is reserved for the thread that hurries, one for processes of root and of the daemon's
+ * own user, and two more for owners none of whose processes is being looked at, so that they need
+ * not wait for others.
  */
-#define KEPT_TRUSTED   1
+#define KEPT_HURRY     1
+#define KEPT_TRUSTED   (KEPT_HURRY + 1)
 #define KEPT_FRESH     2
 #define ASKING_MAX     4 /* helpers per owner */
 #define WAITING_MAX    4 /* waiting looks of a hindered owner, see is_hindered() */
@@ -72,6 +74,8 @@ struct abandoned {
 	struct gcr_looker *looker;
 	uid_t owner;
 };
+
+static _Thread_local bool hurries; /* see gcr_looker_hurry() */
 
 static struct {
 	char *path; /* path of the program; NULL: not started */
@@ -216,10 +220,12 @@ static bool has_room_locked(const struct gcr_one_look *look, const struct share 
 	unsigned int free_count = HELPERS_MAX - (pool.count - pool.idle_count);
 
 	if (is_trusted(look->owner))
-		return free_count;
+		return free_count > (look->hurries ? 0 : KEPT_HURRY);
 	/* One at a time: the next helper may also become impossible to kill. */
 	if (share->abandoned && share->asking)
 		return false;
+	if (look->hurries)
+		return free_count;
 	if (!share->asking && !is_hindered(share))
 		return free_count > KEPT_TRUSTED;
 	return share->asking < ASKING_MAX && free_count > KEPT_TRUSTED + KEPT_FRESH;
@@ -257,8 +263,8 @@ uid_t gcr_looker_owner(pid_t pid)
 }
 
 /*
- * Waits for a helper that this look may have. On success the look is in pool.looks. The owner's
- * share is counted again after each wait, since it changes.
+ * Waits for a helper that this look may have, a hurried look not at all. On success the look is in
+ * pool.looks. The owner's share is counted again after each wait, since it changes.
  */
 static int await_turn_locked(struct gcr_one_look *look)
 {
@@ -280,6 +286,10 @@ static int await_turn_locked(struct gcr_one_look *look)
 			return 0;
 		if (result)
 			break;
+		if (look->hurries) {
+			result = -EBUSY;
+			break;
+		}
 		result = gcr_cond_wait_until(&pool.changed, &pool.lock, until_usec);
 		share = count_locked(look->owner);
 	}
@@ -291,6 +301,9 @@ int gcr_one_look_take_helper(struct gcr_one_look *look)
 {
 	int r;
 
+	look->hurries = hurries;
+	if (hurries)
+		look->deadline_usec = HURRIED_USEC;
 	{
 		GCR_LOCK_SCOPE(&pool.lock);
 
@@ -545,6 +558,11 @@ void gcr_looker_set_owners(uid_t (*owner)(uid_t uid, void *data), void *data)
 	GCR_LOCK_SCOPE(&pool.lock);
 	pool.owner_of = owner;
 	pool.owner_data = data;
+}
+
+void gcr_looker_hurry(void)
+{
+	hurries = true;
 }
 
 void gcr_looker_stop(void)

@@ -10,7 +10,8 @@
  * of them look at processes of the same owner, at most two of these for longer than a moment, and
  * an owner with many silent processes is not looked at until they have ended or answered. Root of
  * our own namespaces is looked at in spite of that, with fewer slow looks. Some helpers are
- * reserved for owners none of whose processes is being looked at, and for root's. A helper that
+ * reserved for owners none of whose processes is being looked at, for root's, and for a thread that
+ * hurries. A helper that
  * cannot be killed, because its wait cannot be interrupted at all, is abandoned and reaped when it
  * ends; the number of these is bounded, also for each owner; at the bound no memory is looked at.
  */
@@ -38,6 +39,13 @@ int gcr_looker_start(const char *helper_directory, bool keep_stderr, struct gcr_
  * each user is his own owner.
  */
 void gcr_looker_set_owners(uid_t (*owner)(uid_t uid, void *data), void *data);
+
+/*
+ * From now on the looks of the calling thread, the only one of the program that calls this, never
+ * wait for a helper (-EBUSY instead, if helpers of the owner cannot be killed), and a process has a
+ * tenth of a second to answer: the thread serves all users.
+ */
+void gcr_looker_hurry(void);
 
 /* Stops the looker; no thread may be in a look. Helpers that cannot be killed are left to init. */
 void gcr_looker_stop(void);

@@ -33,6 +33,7 @@ struct gcr_one_look {
 	enum gcr_silent_kind kind;
 	int64_t deadline_usec;
 	int64_t free_wait_usec; /* how long to wait for a helper; 0: the default */
+	bool hurries;		/* set by gcr_one_look_take_helper(): see gcr_looker_hurry() */
 	uid_t owner;		/* owner of the process */
 	struct gcr_looker *looker;
 	struct gcr_looker_reply reply;

@@ -30,20 +30,15 @@ static int is_places(struct gcr_place *place, void *data)
 	return place->subtree == search->subtree && gcr_tree_shows_place(search->caller, place);
 }
 
-/* What the threads that wait for looks are counted by. */
+/*
+ * What is asked for, and what the threads that wait for looks are counted by: the turn that the
+ * request has (fs/mount/session_turn.h), unless it has none.
+ */
 enum waiting {
-	WAITING_TEXT,	/* by gcr_turn_begin() */
-	WAITING_ITEM,	/* by the turn that the request has (fs/mount/session_turn.h) */
-	WAITING_LOCKED, /* by gcr_turn_begin_lookup(): the kernel keeps a lock for the request */
+	WAITING_TEXT,
+	WAITING_ITEM,
+	WAITING_LOCKED, /* an item, by gcr_turn_begin_lookup(): the kernel keeps a lock meanwhile */
 };
-
-static bool begin(struct gcr_daemon *daemon, uid_t uid, enum waiting waiting,
-		  struct gcr_turn *ret_turn)
-{
-	if (waiting == WAITING_TEXT)
-		return gcr_turn_begin(daemon->quota, uid, ret_turn);
-	return waiting == WAITING_ITEM || gcr_turn_begin_lookup(daemon->quota, uid, ret_turn);
-}
 
 /* Looks at both processes. A user keeps only some of the threads waiting for that. */
 static int check_by_looks(struct gcr_daemon *daemon, const struct fuse_ctx *caller, pid_t pid,
@@ -52,7 +47,7 @@ static int check_by_looks(struct gcr_daemon *daemon, const struct fuse_ctx *call
 	_cleanup_(gcr_tracer_finish) struct gcr_tracer tracer = {.namespace_fd = -1};
 	_cleanup_(gcr_turn_end) struct gcr_turn turn = {0};
 
-	if (!begin(daemon, caller->uid, waiting, &turn))
+	if (waiting == WAITING_LOCKED && !gcr_turn_begin_lookup(daemon->quota, caller->uid, &turn))
 		return gcr_error_set(error, EBUSY,
 				     "you have others wait for looks at processes; try again");
 	gcr_tracer_take(caller->pid, caller->uid, caller->gid, &tracer);

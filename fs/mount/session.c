@@ -235,13 +235,14 @@ static bool may_read_on(const struct file *file)
 }
 
 /*
- * May the caller still have the text of a file that the kernel has permitted him to open? Its
- * process may have become another user's since, by execve(2). A caller that is not the owner has
- * the capability to read the file, or not. 0, -EACCES, -ESRCH.
+ * May the caller still have the text of a file that the kernel has permitted him to open? While the
+ * open has waited, the file's process may have become another user's, by execve(2), and root may
+ * have given its place to another user. A caller that is not the owner has the capability to read
+ * the file, or not. 0, -EACCES, -ESRCH.
  */
 static int check_reader(fuse_req_t request, const struct file *file)
 {
-	if (gcr_node_is_ctl(gcr_node_kind(file->node)) || may_read_on(file))
+	if (gcr_node_is_ctl(gcr_node_kind(file->node)) || (!file->place && may_read_on(file)))
 		return 0;
 	return gcr_session_may_read(request, file->node);
 }

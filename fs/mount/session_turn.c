@@ -18,11 +18,17 @@
 #define OWNER_BYTES_MAX (64ull << 20)
 #define ALL_BYTES_MAX	(512ull << 20)
 
+enum kind {
+	JOB_OF_ITEM, /* a request below a `snapshot`, or a listing of the mount's root */
+	JOB_CONTROL, /* another open, or a write to a `ctl` */
+	KINDS_COUNT,
+};
+
 /* A request with the arguments of its operation. */
 struct job {
 	struct job *next;
 	void (*run)(struct job *job);
-	bool is_verb;	     /* a write to a `ctl` */
+	enum kind kind;
 	struct owner *owner; /* set when the job has begun, or is queued */
 	bool is_unfinished;  /* run() has done one step, and has not answered the request */
 
@@ -57,7 +63,7 @@ static const struct gcr_session_turns *session;
 struct owner {
 	struct owner *next;
 	uid_t uid;
-	bool has_verbs; /* else the other requests */
+	enum kind kind;
 	unsigned int running;
 	uint64_t served_number; /* number of the last begun job; until then, of arrival */
 	/* The user's queued jobs, in order of arrival. */
@@ -70,7 +76,7 @@ struct owner {
 static struct {
 	pthread_mutex_t lock; /* a leaf lock */
 	struct owner *owners;
-	unsigned int running;
+	unsigned int running[KINDS_COUNT];
 	uint64_t number;
 	uint64_t bytes; /* of all queued jobs */
 } line = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -126,7 +132,7 @@ static struct owner *get_locked(uid_t uid, const struct job *job)
 {
 	struct owner *owner = line.owners;
 
-	while (owner && (owner->uid != uid || owner->has_verbs != job->is_verb))
+	while (owner && (owner->uid != uid || owner->kind != job->kind))
 		owner = owner->next;
 	if (owner)
 		return owner;
@@ -134,10 +140,8 @@ static struct owner *get_locked(uid_t uid, const struct job *job)
 	if (!owner)
 		return NULL;
 	/* A new owner precedes only owners that come later, or are served from now on. */
-	*owner = (struct owner){.next = line.owners,
-				.uid = uid,
-				.has_verbs = job->is_verb,
-				.served_number = ++line.number};
+	*owner = (struct owner){
+		.next = line.owners, .uid = uid, .kind = job->kind, .served_number = ++line.number};
 	owner->last = &owner->first;
 	line.owners = owner;
 	return owner;
@@ -158,9 +162,11 @@ static void leave_locked(struct owner *owner)
 
 static bool may_begin_locked(const struct owner *owner)
 {
-	unsigned int most = owner->has_verbs ? GCR_SESSION_VERBS_MAX : GCR_SESSION_OWNER_MAX;
-
-	return owner->running < most && line.running < GCR_SESSION_TURNS_MAX;
+	if (owner->kind == JOB_CONTROL)
+		return owner->running < GCR_SESSION_OWNER_CONTROLS_MAX &&
+		       line.running[JOB_CONTROL] < GCR_SESSION_CONTROLS_MAX;
+	return owner->running < GCR_SESSION_OWNER_ITEMS_MAX &&
+	       line.running[JOB_OF_ITEM] < GCR_SESSION_ITEMS_MAX;
 }
 
 /* Counts a job of @owner as running. */
@@ -168,7 +174,7 @@ static void begin_locked(struct owner *owner)
 {
 	owner->running++;
 	owner->served_number = ++line.number;
-	line.running++;
+	line.running[owner->kind]++;
 }
 
 static void append_locked(struct owner *owner, struct job *job)
@@ -243,7 +249,7 @@ static struct job *end_turn(struct owner *owner, struct job *unfinished)
 	GCR_LOCK_SCOPE(&line.lock);
 
 	owner->running--;
-	line.running--;
+	line.running[owner->kind]--;
 	if (unfinished)
 		append_locked(owner, unfinished);
 	next = take_locked();
@@ -352,6 +358,11 @@ static void submit(struct job *job, uid_t uid)
  * directories locked during them (two for a rename).
  */
 
+static bool is_verb(const struct job *job)
+{
+	return job->bytes && gcr_node_is_ctl(gcr_node_kind(job->node));
+}
+
 static bool is_below(fuse_ino_t node)
 {
 	return gcr_node_is_in_subtree(gcr_node_kind(node));
@@ -385,7 +396,7 @@ static uid_t user_of_verb(fuse_req_t request, const struct fuse_file_info *info)
 
 static void submit_with(struct job *job, const struct fuse_file_info *info)
 {
-	uid_t uid = job->is_verb ? user_of_verb(job->request, info) : user_of(job->request, info);
+	uid_t uid = is_verb(job) ? user_of_verb(job->request, info) : user_of(job->request, info);
 
 	job->has_info = info;
 	if (info)
@@ -498,12 +509,12 @@ static void run_open(struct job *job)
 
 static void turn_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
 {
-	struct job job = {.run = run_open, .request = request, .node = node};
+	struct job job = {.run = run_open,
+			  .kind = is_below(node) ? JOB_OF_ITEM : JOB_CONTROL,
+			  .request = request,
+			  .node = node};
 
-	if (is_below(node))
-		submit_with(&job, info);
-	else
-		real->open(request, node, info);
+	submit_with(&job, info);
 }
 
 static void run_opendir(struct job *job)
@@ -515,12 +526,13 @@ static void run_opendir(struct job *job)
  */
 static void turn_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
 {
-	struct job job = {.run = run_opendir, .request = request, .node = node};
+	bool is_long = is_below(node) || node == FUSE_ROOT_ID;
+	struct job job = {.run = run_opendir,
+			  .kind = is_long ? JOB_OF_ITEM : JOB_CONTROL,
+			  .request = request,
+			  .node = node};
 
-	if (is_below(node) || node == FUSE_ROOT_ID)
-		submit_with(&job, info);
-	else
-		real->opendir(request, node, info);
+	submit_with(&job, info);
 }
 
 static void run_create(struct job *job)
@@ -562,7 +574,7 @@ static void run_write(struct job *job)
 	const struct gcr_daemon *daemon = fuse_req_userdata(job->request);
 
 	/* No verb that has waited in the queue begins when the daemon ends. */
-	if (job->is_verb && job->own_bytes && fuse_session_exited(daemon->session)) {
+	if (is_verb(job) && job->own_bytes && fuse_session_exited(daemon->session)) {
 		fuse_reply_err(job->request, ENODEV);
 		return;
 	}
@@ -572,15 +584,16 @@ static void run_write(struct job *job)
 static void turn_write(fuse_req_t request, fuse_ino_t node, const char *bytes, size_t size,
 		       off_t offset, struct fuse_file_info *info)
 {
+	bool is_ctl = gcr_node_is_ctl(gcr_node_kind(node));
 	struct job job = {.run = run_write,
+			  .kind = is_ctl ? JOB_CONTROL : JOB_OF_ITEM,
 			  .request = request,
 			  .node = node,
 			  .bytes = bytes,
 			  .size = size,
 			  .offset = offset};
 
-	job.is_verb = gcr_node_is_ctl(gcr_node_kind(node));
-	if (is_below(node) || job.is_verb)
+	if (is_below(node) || is_ctl)
 		submit_with(&job, info);
 	else
 		real->write(request, node, bytes, size, offset, info);

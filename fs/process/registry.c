@@ -19,6 +19,8 @@
 #include "fs/base/log.h"
 #include "fs/base/loop.h"
 #include "fs/base/quota.h"
+#include "fs/base/turns.h"
+#include "fs/helper/looker.h"
 #include "fs/helper/peer.h"
 #include "fs/helper/receiver.h"
 #include "fs/process/library.h"
@@ -231,14 +233,11 @@ static void handle_registration(struct gcr_registry *registry, struct connection
 		make_library(registry, connection, &facts);
 }
 
-static void handle_connection(void *context, uint32_t number)
+/* Receives and handles one message of the connection's library. */
+static void serve(struct gcr_registry *registry, struct connection *connection)
 {
-	struct gcr_registry *registry = context;
-	struct connection *connection = &registry->connections[number];
 	int result;
 
-	if (connection->fd < 0)
-		return;
 	if (connection->library)
 		result = gcr_library_look(connection->library, &registry->message);
 	else
@@ -265,6 +264,44 @@ static void handle_connection(void *context, uint32_t number)
 	}
 	if (!result)
 		gcr_message_close_fds(&registry->message);
+}
+
+/*
+ * May the loop's thread, which serves all users, spend time on the peer of @fd? Its user, as
+ * counted before the process has been looked at, is the one to whom the time counts.
+ */
+static bool may_take_time(struct gcr_registry *registry, int fd, uid_t *ret_user)
+{
+	socklen_t size = sizeof(struct ucred);
+	struct ucred peer;
+
+	*ret_user = GCR_QUOTA_OTHER_ROOT;
+	gcr_looker_hurry();
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
+		return false;
+	*ret_user = gcr_credentials_seem_counted(peer.pid, peer.uid);
+	if (gcr_turn_may_look_up(registry->daemon->quota, *ret_user))
+		return true;
+	complain(registry, peer.pid, "looks at its user's processes have taken too long");
+	return false;
+}
+
+static void handle_connection(void *context, uint32_t number)
+{
+	struct gcr_registry *registry = context;
+	struct connection *connection = &registry->connections[number];
+	int64_t began_usec = gcr_clock_usec();
+	uid_t user;
+
+	if (connection->fd < 0)
+		return;
+	/* A library that has registered may be needed for a process that is frozen. */
+	if (!may_take_time(registry, connection->fd, &user) && !connection->process) {
+		drop(registry, connection);
+		return;
+	}
+	serve(registry, connection);
+	gcr_turn_looked_up(registry->daemon->quota, user, began_usec);
 }
 
 /*
@@ -350,22 +387,16 @@ static void close_connection(const int *fd)
 		gcr_receiver_close(*fd, NULL);
 }
 
-static void handle_listener(void *context, uint32_t number)
+/* Makes an entry for the new connection @fd, which is then the entry's. */
+static void admit(struct gcr_registry *registry, int *fd)
 {
-	struct gcr_registry *registry = context;
-	_cleanup_(close_connection) int fd =
-		accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	_cleanup_(gcr_quota_release) struct gcr_quota_charge charge = {0};
 	_cleanup_(gcr_peer_finish) struct gcr_peer peer = {.pidfd = -1};
 	struct connection *connection;
 	struct gcr_error error;
 	uid_t counted;
 
-	if (fd < 0 && (errno == EMFILE || errno == ENFILE))
-		turn_away(registry);
-	if (fd < 0)
-		return;
-	if (gcr_peer_identify(fd, &peer) < 0) {
+	if (gcr_peer_identify(*fd, &peer) < 0) {
 		complain(registry, 0, "its process has ended");
 		return;
 	}
@@ -384,17 +415,33 @@ static void handle_listener(void *context, uint32_t number)
 		complain(registry, peer.pid, error.words);
 		return;
 	}
-	if (gcr_loop_add(registry->daemon->loop, fd, GCR_LOOP_CONNECTION,
+	if (gcr_loop_add(registry->daemon->loop, *fd, GCR_LOOP_CONNECTION,
 			 (uint32_t)(connection - registry->connections)) < 0)
 		return;
 	*connection = (struct connection){
-		.fd = TAKE_FD(fd),
+		.fd = TAKE_FD(*fd),
 		.peer = peer,
 		.charge = charge,
 		.accepted_usec = gcr_clock_usec(),
 	};
 	peer.pidfd = -1;
 	charge = (struct gcr_quota_charge){0};
+}
+
+static void handle_listener(void *context, uint32_t number)
+{
+	struct gcr_registry *registry = context;
+	_cleanup_(close_connection) int fd =
+		accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	int64_t began_usec = gcr_clock_usec();
+	uid_t user;
+
+	if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+		turn_away(registry);
+	if (fd < 0 || !may_take_time(registry, fd, &user))
+		return;
+	admit(registry, &fd);
+	gcr_turn_looked_up(registry->daemon->quota, user, began_usec);
 }
 
 static int listen_at(struct gcr_daemon *daemon, int *ret_listener)

@@ -23,10 +23,16 @@
 #define MOUNT_FLAGS   (MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
 /*
- * 2 MiB pages for every file, and no page written to a disk. tmpfs has noswap since Linux 6.4, and
- * huge= only if the kernel was built with huge pages.
+ * 2 MiB pages for every file, no page written to a disk, and inode numbers that are not used again
+ * after 2^32 files: tables of packed files are named after them. tmpfs has noswap since Linux 6.4,
+ * inode64 since 5.9, and huge= only if the kernel was built with huge pages.
  */
-static const char *const mount_options[] = {"huge=always,noswap", "noswap", "huge=always", ""};
+static const char *const mount_options[] = {"inode64,huge=always,noswap",
+					    "inode64,noswap",
+					    "inode64,huge=always",
+					    "inode64",
+					    "huge=always",
+					    ""};
 
 /*
  * Rooms count names. A limit of the mount could be used up by one user whose room still allows

@@ -482,7 +482,27 @@ bool gcr_subtree_pass(struct gcr_subtree_file *file)
 
 /* ---- reading ---- */
 
-/* Map the whole file, if it has no holes. Lock: map_lock. */
+/*
+ * Is a piece of the file packed? Then bytes of that piece in the file may be wrong: a daemon that
+ * was killed while it unpacked the piece has written some of them.
+ */
+static bool has_packed_piece(struct gcr_subtree_inode *inode)
+{
+	bool has = false;
+
+	pthread_rwlock_rdlock(&inode->pack_lock);
+	if (inode->packed) {
+		const struct gcr_pack_table *table = inode->packed->table;
+		uint64_t pieces = gcr_pack_table_pieces(table);
+
+		for (uint64_t piece = 0; piece < pieces && !has; piece++)
+			has = gcr_pack_table_is_packed(table, piece);
+	}
+	pthread_rwlock_unlock(&inode->pack_lock);
+	return has;
+}
+
+/* Map the whole file, if it has no holes and no packed pieces. Lock: map_lock. */
 static void map(struct gcr_subtree_inode *inode, int fd)
 {
 	struct stat stat;
@@ -491,7 +511,8 @@ static void map(struct gcr_subtree_inode *inode, int fd)
 	if (inode->was_looked_at)
 		return;
 	inode->was_looked_at = true;
-	if (fstat(fd, &stat) < 0 || !stat.st_size || lseek(fd, 0, SEEK_HOLE) != stat.st_size)
+	if (fstat(fd, &stat) < 0 || !stat.st_size || lseek(fd, 0, SEEK_HOLE) != stat.st_size ||
+	    has_packed_piece(inode))
 		return;
 	if (!take_mapping())
 		return;

@@ -2,9 +2,9 @@
 /*
  * Shared by the files of a subtree. subtree->lock guards items, names, open inodes and verbs; the
  * names of the tree change only under it. Lock order: an inode's change_lock, the subtree's lock,
- * the inode's map_lock. The inode's pack_lock comes after its change_lock, and the subtree's lock
- * is not taken under the pack_lock. The store's lock is not taken under any of them; the lock of
- * the table of inodes is, and comes last.
+ * the inode's map_lock. The inode's pack_lock comes after its change_lock and its map_lock, and
+ * the subtree's lock is not taken under the pack_lock. The store's lock is not taken under any of
+ * them; the lock of the table of inodes is, and comes last.
  */
 #ifndef GCR_FS_STORE_SUBTREE_PRIVATE_H
 #define GCR_FS_STORE_SUBTREE_PRIVATE_H

@@ -19,7 +19,7 @@ from users import child
 
 OTHER = NOBODY - 1
 BOUND_SEC = 20 * SLOW  # seconds, on a machine that does much else
-HELPERS_MAX = 8        # fs/helper/looker.c
+HELPERS_MAX = 9        # fs/helper/looker.c
 IDLE_MAX = 4
 ABANDONED_USER_MAX = 2
 SILENT_OWNER_MAX = 16

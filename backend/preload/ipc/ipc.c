@@ -160,6 +160,7 @@ static bool fill_token(CUdeviceptr pointer, struct gcr_ipc_token *token)
 
 	if (!mapping || mapping->memory->origin != GCR_MEMORY_ALLOCATED)
 		return false;
+	mapping->memory->is_exported = true;
 	token->id = mapping->memory->id;
 	token->address = mapping->start;
 	token->bytes = mapping->allocation->bytes;
@@ -198,7 +199,7 @@ CUresult gcr_own_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
 	result = GCR_REAL(cuCtxGetDevice)(&device);
 	if (result)
 		return result;
-	if (gcr_ipc_listen(token.process) < 0)
+	if (gcr_ipc_listen(&token) < 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	memcpy(handle, &token, sizeof(token));
 	return CUDA_SUCCESS;

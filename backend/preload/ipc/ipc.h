@@ -17,12 +17,12 @@
 /* Always the same for one allocation, since programs compare handles. */
 struct gcr_ipc_token {
 	uint64_t magic;
-	uint8_t process[16]; /* random: the name of the exporter's socket */
+	uint8_t process[16]; /* random: the name of the exporter's socket, which all users see */
 	uint64_t id;	     /* of the memory in the exporter's table */
 	uint64_t address;    /* in the exporter */
 	uint64_t bytes;	     /* as it was allocated */
 	int32_t pid;	     /* of the exporter, for messages */
-	uint32_t reserved[3];
+	uint8_t secret[12];  /* random: the exporter's, for those to whom it has given a handle */
 };
 _Static_assert(sizeof(struct gcr_ipc_token) == CU_IPC_HANDLE_SIZE, "fills a CUipcMemHandle");
 
@@ -48,8 +48,11 @@ struct gcr_ipc_answer {
 	uint64_t mapped_bytes;
 };
 
-/* Opens the exporter's socket and its thread if needed, and returns the socket's name; -errno. */
-int gcr_ipc_listen(uint8_t ret_process[16]);
+/*
+ * Opens the exporter's socket and its thread if needed, and fills in the token's `process` and
+ * `secret`; -errno.
+ */
+int gcr_ipc_listen(struct gcr_ipc_token *token);
 /* Is @process the name of this process's socket? */
 bool gcr_ipc_is_own(const uint8_t process[16]);
 /* Is there a socket from which other processes can get this process's memory? */

@@ -24,6 +24,7 @@
 #include "backend/preload/base/listener.h"
 #include "backend/preload/base/other_end.h"
 #include "backend/preload/memory/table.h"
+#include "lib/lock.h"
 #include "lib/passing.h"
 #include "lib/thread_name.h"
 
@@ -39,6 +40,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
 	uint8_t process[16];
+	uint8_t secret[12];
 	bool named;
 	struct gcr_descriptor listener;
 } server = {.listener = {.fd = -1}};
@@ -70,13 +72,19 @@ static int export_memory(struct gcr_memory *memory)
 	return fd < 0 ? -EIO : fd;
 }
 
+/*
+ * The memory of a token that the program has given out, with a reference. NULL: there is none, or
+ * the importer has made the token up.
+ */
 static struct gcr_memory *find(const struct gcr_ipc_token *token)
 {
 	GCR_TABLE_LOCK();
 	struct gcr_mapping *mapping = gcr_table_find_allocation(token->address);
 
-	if (token->magic != GCR_IPC_MAGIC || !mapping || mapping->memory->id != token->id ||
-	    mapping->memory->origin != GCR_MEMORY_ALLOCATED)
+	if (token->magic != GCR_IPC_MAGIC ||
+	    memcmp(token->secret, server.secret, sizeof(server.secret)) || !mapping ||
+	    mapping->start != token->address || mapping->memory->id != token->id ||
+	    !mapping->memory->is_exported)
 		return NULL;
 	mapping->memory->references++;
 	return mapping->memory;
@@ -270,20 +278,27 @@ static int listen_now(void)
 	return r;
 }
 
-int gcr_ipc_listen(uint8_t ret_process[16])
+/* Makes the random parts of this process's tokens. Lock: this file's. -EAGAIN. */
+static int make_names(void)
+{
+	if (getrandom(server.process, sizeof(server.process), 0) != sizeof(server.process) ||
+	    getrandom(server.secret, sizeof(server.secret), 0) != sizeof(server.secret))
+		return -EAGAIN;
+	server.named = true;
+	return 0;
+}
+
+int gcr_ipc_listen(struct gcr_ipc_token *token)
 {
 	int r = 0;
 
-	pthread_mutex_lock(&lock);
-	if (!server.named) {
-		if (getrandom(server.process, sizeof(server.process), 0) != sizeof(server.process))
-			r = -EAGAIN;
-		server.named = r == 0;
-	}
+	GCR_LOCK_SCOPE(&lock);
+	if (!server.named)
+		r = make_names();
 	if (r == 0 && server.listener.fd < 0)
 		r = listen_now();
-	memcpy(ret_process, server.process, sizeof(server.process));
-	pthread_mutex_unlock(&lock);
+	memcpy(token->process, server.process, sizeof(server.process));
+	memcpy(token->secret, server.secret, sizeof(server.secret));
 	return r;
 }
 

@@ -58,6 +58,7 @@ struct gcr_memory {
 
 	CUmemGenericAllocationHandle number; /* the program's handle, if it has one, not APART */
 	bool shared;			     /* counted in the page's sharings */
+	bool is_exported;		     /* ALLOCATED: by cuIpcGetMemHandle */
 	enum gcr_obstacle obstacle;	     /* counted as this obstacle */
 	unsigned references;
 	struct gcr_mapping *mappings;

@@ -39,7 +39,7 @@
 #define MANY	    120
 #define OWNER	    54321
 #define OTHER_OWNER 54400
-#define HELPERS_MAX 8
+#define HELPERS_MAX 9
 #define ASKING_MAX  4
 
 static char directory[] = "/tmp/gpucr-looker.XXXXXX";
@@ -539,6 +539,48 @@ static void with_much_to_do(const char *how)
 	end_children(children, COUNT);
 }
 
+static void *look_at_stat_somehow(void *data)
+{
+	struct gcr_proc_stat stat;
+
+	gcr_proc_stat(*(pid_t *)data, &stat);
+	return NULL;
+}
+
+static void *look_in_a_hurry(void *data)
+{
+	int64_t began_usec = gcr_clock_usec();
+	struct gcr_proc_stat stat;
+	int r;
+
+	gcr_looker_hurry();
+	r = gcr_proc_stat(*(pid_t *)data, &stat);
+	CHECK(r == 0 || r == -ETIMEDOUT);
+	CHECK(gcr_clock_usec() - began_usec < SLOW_USEC);
+	return NULL;
+}
+
+/* The thread that hurries does not wait for other looks at processes of the same owner. */
+static void with_hurry(const char *how)
+{
+	enum { COUNT = 80 };
+	static pthread_t threads[COUNT], hurried;
+	static pid_t children[COUNT];
+
+	start_children(children, COUNT, OWNER);
+	start_liar(how);
+	gcr_looker_set_owners(owner_of, NULL);
+	start_looks(threads, children, COUNT, look_at_stat_somehow);
+	usleep(2 * LATE_USEC);
+	for (int i = 0; i < 3; i++) {
+		start_looks(&hurried, children, 1, look_in_a_hurry);
+		await_looks(&hurried, 1);
+	}
+	await_looks(threads, COUNT);
+	gcr_looker_stop();
+	end_children(children, COUNT);
+}
+
 /* All users are the daemon's own here, which is trusted as root is. */
 static uid_t trusted_owner(uid_t uid, void *data)
 {
@@ -655,6 +697,7 @@ int main(int argc, char **argv)
 	/* These tests need several users. */
 	if (geteuid() == 0) {
 		in_child(with_one_owner, "silence");
+		in_child(with_hurry, "busy");
 		in_child(with_trusted_owner, "silence");
 		in_child(with_compared, "silence");
 		in_child(with_other_roots, "none");

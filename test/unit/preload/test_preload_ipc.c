@@ -5,6 +5,7 @@
  */
 #include <sys/resource.h>
 
+#include "backend/preload/ipc/ipc.h"
 #include "test/unit/preload/preload_program.h"
 
 #define BYTES (5 * MIB + 12)
@@ -516,7 +517,41 @@ static void events(void)
 	CHECK(strstr(memory()->page()->obstacle, "event"));
 }
 
+/*
+ * All users can see the name of the exporter's socket. Who knows that and an address gets neither
+ * memory that the program has not exported, nor, without its handle, memory that it has.
+ */
+static void made_up(void)
+{
+	struct gcr_ipc_token token, other;
+	CUipcMemHandle handle;
+	CUdeviceptr exported, kept;
+
+	use_device(0);
+	OK(CU(cuMemAlloc_v2)(&exported, BYTES));
+	OK(CU(cuMemAlloc_v2)(&kept, BYTES));
+	OK(CU(cuIpcGetMemHandle)(&handle, exported));
+	memcpy(&token, &handle, sizeof(token));
+	importer_start(true);
+	for (uint64_t id = 1; id < token.id + 16; id++) {
+		other = token;
+		other.id = id;
+		other.address = kept;
+		memcpy(&handle, &other, sizeof(handle));
+		expect_refused(&handle, CUDA_ERROR_INVALID_VALUE);
+	}
+	other = token;
+	memset(other.secret, 0, sizeof(other.secret));
+	memcpy(&handle, &other, sizeof(handle));
+	expect_refused(&handle, CUDA_ERROR_INVALID_VALUE);
+	CHECK(memory()->page()->sharings == 0);
+	memcpy(&handle, &token, sizeof(handle));
+	opened(&handle);
+	importer_end(QUIT);
+}
+
 static const struct subject subjects[] = {
+	{.name = "made up", .run = made_up},
 	{.name = "exchange", .run = exchange},
 	{.name = "deaths", .run = deaths},
 	{.name = "exporter dies", .run = exporter_dies},

@@ -234,6 +234,14 @@ static void be_killed(void)
 	 */
 	CHECK(pwrite(fd, bytes, 3 * MIB, 0) == 3 * MIB);
 	close(fd);
+	/*
+	 * A piece that was being unpacked: the first page that is written makes all of a huge page
+	 * data, and the rest of it is zeros.
+	 */
+	memset(bytes, 0, sizes[1]);
+	fd = gcr_snapshot_open_file(snapshot, 1, true);
+	CHECK(pwrite(fd, bytes, sizes[1], 0) == (ssize_t)sizes[1]);
+	close(fd);
 	fd = gcr_snapshot_open_file(snapshot, 3, true);
 	CHECK(!ftruncate(fd, 2 * MIB));
 	close(fd);
