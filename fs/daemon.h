@@ -3,9 +3,9 @@
  * The daemon as a whole: the state that every part of fs/ can reach, its owners, and the lock
  * order.
  *
- * Lock order: process table, then operation, then process, then one leaf (event log, GPU table,
- * store, waiter list). No lock is held across a FUSE reply, a FUSE notification, a wait, a message
- * to a helper or a call that may block on another process.
+ * Lock order: process table, then operation, then process, then one leaf (event log, pollers, GPU
+ * table, store, waiter list). No lock is held across a FUSE reply, a FUSE notification, a wait, a
+ * message to a helper or a call that may block on another process.
  */
 #ifndef GCR_FS_DAEMON_H
 #define GCR_FS_DAEMON_H

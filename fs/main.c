@@ -28,6 +28,7 @@
 #include "fs/base/loop.h"
 #include "fs/base/mountpoint.h"
 #include "fs/base/own_environment.h"
+#include "fs/base/pollers.h"
 #include "fs/base/quota.h"
 #include "fs/base/refusals.h"
 #include "fs/base/waiter.h"
@@ -360,6 +361,12 @@ static int create_tables(struct gcr_daemon *daemon, struct gcr_error *error)
 		result = gcr_render_turns_create(daemon->quota, &daemon->render_turns);
 	if (result < 0)
 		return gcr_error_set(error, -result, "cannot start: %s", strerror(-result));
+	result = gcr_pollers_start();
+	if (result < 0)
+		return gcr_error_set(error, -result,
+				     "cannot start the thread that notifies the pollers of events: "
+				     "%s",
+				     strerror(-result));
 	return 0;
 }
 
@@ -469,6 +476,8 @@ static void stop_parts(struct gcr_daemon *daemon)
 	gcr_gpus_destroy(daemon->gpus);
 	gcr_admission_destroy(daemon->admission);
 	gcr_waiters_destroy(daemon->waiters);
+	/* The kernel wakes all pollers when the session ends. */
+	gcr_pollers_stop();
 	gcr_session_destroy(daemon);
 	gcr_render_turns_destroy(daemon->render_turns);
 	gcr_processes_destroy(daemon->processes);
@@ -641,6 +650,8 @@ static int serve(struct gcr_daemon *daemon)
 		result = pthread_create(&signals, NULL, wait_for_signals, daemon);
 	if (!result) {
 		result = gcr_session_run(daemon);
+		/* Before the session's descriptor is closed: the pollers' thread writes to it. */
+		gcr_pollers_stop();
 		/* No process may wait for a mount that is no longer served. */
 		if (result < 0)
 			gcr_session_unmount(daemon);

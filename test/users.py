@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: MIT
 """What processes of other users do in a test: they open, write, and hand descriptors on."""
+import contextlib
 import os
+import signal
 import socket
 import subprocess
+import sys
 
-from harness import Skip, become, equal, is_root, name_of
+from harness import LIBC, Skip, become, check, equal, is_root, name_of, wait_for
 
+CLONE_NEWPID = 0x20000000
 
 # How a GPU program of NOBODY's in Python begins; its argument is the library of the driver.
 GPU_PROGRAM = """
@@ -96,3 +100,52 @@ def read_as(uid, path):
     found = subprocess.run(['cat', path], capture_output=True, check=False, text=True, user=uid,
                            group=uid, extra_groups=[])
     return found.stdout + found.stderr
+
+
+class User:
+    """A process of a user; apart: in a pid namespace of its own. It ends as its work does."""
+
+    def __init__(self, machine, uid, work, apart=False):
+        machine.others.append(self)
+        reader, writer = os.pipe()
+        self.status = None
+        self.pid = os.fork()
+        if not self.pid:
+            os.close(reader)
+            os.setpgid(0, 0)
+            os._exit(self.run(uid, work, apart, writer))
+        os.close(writer)
+        self.reader = reader
+        check(os.read(reader, 1), 'the user')
+
+    def run(self, uid, work, apart, writer):
+        try:
+            if apart:
+                check(not LIBC.unshare(CLONE_NEWPID), 'unshare')
+                pid = os.fork()
+                if pid:
+                    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            if uid:
+                become(uid)
+            work(lambda: os.write(writer, b'.'))
+            return 0
+        except BaseException as error:  # whatever it is, the parent has to know
+            print(f'the user: {error!r}', file=sys.stderr, flush=True)
+            return 1
+
+    def is_over(self):
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = os.waitstatus_to_exitcode(status) if pid else None
+        return self.status is not None
+
+    def ends_well(self, words):
+        wait_for(self.is_over, words)
+        equal(self.status, 0, words)
+
+    def finish(self):
+        if not self.is_over():
+            os.killpg(self.pid, signal.SIGKILL)
+            self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        with contextlib.suppress(OSError):
+            os.close(self.reader)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Event logs in memory, and their pollers. `lock` guards all fields of a log and of its readers;
- * poll notifications are sent after it is released. totals.lock is a leaf.
+ * Event logs in memory. `lock` guards all fields of a log and of its readers, but for what
+ * fs/base/pollers.c guards. totals.lock is a leaf.
  */
 #include "fs/base/event.h"
 
@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "fs/base/pollers.h"
 #include "fs/base/user_counts.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
@@ -38,15 +39,14 @@ struct gcr_event_log {
 	size_t lines_capacity;
 	int64_t mtime_usec; /* real time */
 	struct gcr_event_reader *readers;
-	uint64_t round; /* number of notification rounds begun */
+	struct gcr_polled polled;
 };
 
 struct gcr_event_reader {
 	struct gcr_event_log *log;
 	uint64_t read_end; /* the furthest byte handed out */
-	struct fuse_pollhandle *poller;
-	uint64_t poller_round; /* round of the log when the poller came */
-	struct gcr_event_reader *next;
+	struct gcr_poller poller;
+	struct gcr_event_reader *previous, *next;
 };
 
 /* The bytes that the logs of each user have together. */
@@ -95,6 +95,7 @@ int gcr_event_log_create_of(uid_t owner, struct gcr_event_log **ret_log)
 		return -ENOMEM;
 	atomic_init(&log->references, 1);
 	pthread_mutex_init(&log->lock, NULL);
+	gcr_polled_init(&log->polled);
 	log->owner = owner;
 	log->mtime_usec = gcr_clock_real_usec();
 	*ret_log = log;
@@ -112,6 +113,7 @@ void gcr_event_log_unref(struct gcr_event_log *log)
 	if (!log || atomic_fetch_sub(&log->references, 1) != 1)
 		return;
 	release_charge(log);
+	gcr_polled_finish(&log->polled);
 	pthread_mutex_destroy(&log->lock);
 	free(log->bytes);
 	free(log->lines);
@@ -283,24 +285,6 @@ static size_t format_line(char *line, int64_t now_usec, const char *format, va_l
 	return length;
 }
 
-/*
- * Takes the poll handle of a reader that polled before this round; NULL when none is left. The
- * caller notifies it without the lock. A reader that polls again at once waits for the next round:
- * otherwise it could keep the caller here forever.
- */
-static struct fuse_pollhandle *take_poller(struct gcr_event_log *log, uint64_t round)
-{
-	struct fuse_pollhandle *poller = NULL;
-
-	pthread_mutex_lock(&log->lock);
-	for (struct gcr_event_reader *reader = log->readers; reader && !poller;
-	     reader = reader->next)
-		if (reader->poller_round < round)
-			poller = TAKE_PTR(reader->poller);
-	pthread_mutex_unlock(&log->lock);
-	return poller;
-}
-
 static void put(struct gcr_event_log *log, uid_t uid, const char *format, va_list arguments)
 {
 	int64_t now_usec = gcr_clock_real_usec();
@@ -338,16 +322,7 @@ void gcr_event_log_put_of(struct gcr_event_log *log, uid_t uid, const char *form
 
 void gcr_event_log_notify(struct gcr_event_log *log)
 {
-	struct fuse_pollhandle *poller;
-	uint64_t round;
-
-	pthread_mutex_lock(&log->lock);
-	round = ++log->round;
-	pthread_mutex_unlock(&log->lock);
-	while ((poller = take_poller(log, round))) {
-		fuse_lowlevel_notify_poll(poller);
-		fuse_pollhandle_destroy(poller);
-	}
+	gcr_polled_notify(&log->polled);
 }
 
 void gcr_event_log_append(struct gcr_event_log *log, const char *format, ...)
@@ -378,34 +353,37 @@ void gcr_event_log_stat(struct gcr_event_log *log, uint64_t *ret_bytes, int64_t 
 	pthread_mutex_unlock(&log->lock);
 }
 
-int gcr_event_reader_create(struct gcr_event_log *log, struct gcr_event_reader **ret_reader)
+int gcr_event_reader_create(struct gcr_event_log *log, uid_t owner,
+			    struct gcr_event_reader **ret_reader)
 {
-	struct gcr_event_reader *reader = calloc(1, sizeof(*reader));
+	_cleanup_free_ struct gcr_event_reader *reader = calloc(1, sizeof(*reader));
 
-	if (!reader)
+	if (!reader || gcr_poller_init(&reader->poller, &log->polled, owner) < 0)
 		return -ENOMEM;
 	reader->log = gcr_event_log_ref(log);
 	pthread_mutex_lock(&log->lock);
 	reader->next = log->readers;
+	if (log->readers)
+		log->readers->previous = reader;
 	log->readers = reader;
 	pthread_mutex_unlock(&log->lock);
-	*ret_reader = reader;
+	*ret_reader = TAKE_PTR(reader);
 	return 0;
 }
 
 void gcr_event_reader_destroy(struct gcr_event_reader *reader)
 {
-	struct gcr_event_reader **link;
-
 	if (!reader)
 		return;
 	pthread_mutex_lock(&reader->log->lock);
-	for (link = &reader->log->readers; *link != reader; link = &(*link)->next)
-		;
-	*link = reader->next;
+	if (reader->previous)
+		reader->previous->next = reader->next;
+	else
+		reader->log->readers = reader->next;
+	if (reader->next)
+		reader->next->previous = reader->previous;
 	pthread_mutex_unlock(&reader->log->lock);
-	if (reader->poller)
-		fuse_pollhandle_destroy(reader->poller);
+	gcr_poller_finish(&reader->poller);
 	gcr_event_log_unref(reader->log);
 	free(reader);
 }
@@ -429,18 +407,9 @@ size_t gcr_event_reader_read(struct gcr_event_reader *reader, uint64_t offset, c
 
 bool gcr_event_reader_poll(struct gcr_event_reader *reader, struct fuse_pollhandle *handle)
 {
-	struct fuse_pollhandle *old = NULL;
-	bool readable;
-
-	pthread_mutex_lock(&reader->log->lock);
-	readable = reader->read_end < reader->log->size;
-	if (handle) {
-		old = reader->poller;
-		reader->poller = handle;
-		reader->poller_round = reader->log->round;
-	}
-	pthread_mutex_unlock(&reader->log->lock);
-	if (old)
-		fuse_pollhandle_destroy(old);
-	return readable;
+	/* Before the look: a line that is appended after that is notified. */
+	if (handle)
+		gcr_poller_arm(&reader->poller, handle);
+	GCR_LOCK_SCOPE(&reader->log->lock);
+	return reader->read_end < reader->log->size;
 }

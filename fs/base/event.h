@@ -39,15 +39,12 @@ void gcr_event_log_unref(struct gcr_event_log *log);
 
 /*
  * Appends one line "TIME WORDS\n", with TIME in UTC as 2026-01-31T23:59:59.000000Z, and wakes the
- * pollers. No lock may be held that a FUSE notification could need.
+ * pollers (fs/base/pollers.h). May be called under any lock.
  */
 void gcr_event_log_append(struct gcr_event_log *log, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/*
- * The two halves of gcr_event_log_append(): appending the line, under any lock; and waking the
- * pollers, under none.
- */
+/* The two halves of gcr_event_log_append(): appending the line, and waking the pollers. */
 void gcr_event_log_put(struct gcr_event_log *log, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 void gcr_event_log_notify(struct gcr_event_log *log);
@@ -61,8 +58,12 @@ void gcr_event_log_put_of(struct gcr_event_log *log, uid_t uid, const char *form
 /* The log's size in bytes, and the real time of its last change. */
 void gcr_event_log_stat(struct gcr_event_log *log, uint64_t *ret_bytes, int64_t *ret_mtime_usec);
 
-/* Creates a reader that has read nothing yet; the reader holds a reference to the log. -ENOMEM. */
-int gcr_event_reader_create(struct gcr_event_log *log, struct gcr_event_reader **ret_reader);
+/*
+ * Creates a reader of the user @owner (gcr_quota_owner()) that has read nothing yet; the reader
+ * holds a reference to the log. -ENOMEM.
+ */
+int gcr_event_reader_create(struct gcr_event_log *log, uid_t owner,
+			    struct gcr_event_reader **ret_reader);
 void gcr_event_reader_destroy(struct gcr_event_reader *reader);
 
 /* Copies up to @size bytes from @offset; returns their number (0 at the end). */

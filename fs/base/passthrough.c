@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "fs/base/user_counts.h"
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
@@ -29,10 +30,14 @@
 #define OPEN_DIRECT_IO	 (1u << 0)
 #define OPEN_PASSTHROUGH (1u << 7)
 
-#define BUCKETS	    64
-#define WAIT_USEC   (100 * GCR_USEC_PER_MSEC)
-/* Limit of waiting session threads; the others are needed to read the close requests. */
-#define WAITERS_MAX 4
+#define BUCKETS		  64
+#define WAIT_USEC	  (100 * GCR_USEC_PER_MSEC)
+/*
+ * Limits of waiting session threads, of one owner and of all; the others are needed to read the
+ * close requests. GCR_SESSION_ITEMS_MAX, which counts them too, is greater.
+ */
+#define WAITERS_OWNER_MAX 2
+#define WAITERS_MAX	  8
 
 struct backing_map {
 	int32_t fd;
@@ -90,6 +95,7 @@ static struct {
 	pthread_mutex_t lock; /* a leaf; guards the fields below */
 	pthread_cond_t is_closed;
 	unsigned int waiters;
+	struct gcr_user_counts waiters_of; /* of each owner */
 	struct opened *opened[BUCKETS];
 } passthrough = {.lock = PTHREAD_MUTEX_INITIALIZER, .is_closed = PTHREAD_COND_INITIALIZER};
 
@@ -210,7 +216,28 @@ static int register_backing(int fd)
 	return backing > 0 ? backing : 0;
 }
 
-int gcr_passthrough_wait(uint64_t node)
+/* Counts one more waiting thread of this owner. False: there may be no more. Lock: passthrough. */
+static bool take_wait(uid_t owner)
+{
+	size_t *count;
+
+	if (passthrough.waiters >= WAITERS_MAX)
+		return false;
+	count = gcr_user_counts_get(&passthrough.waiters_of, owner);
+	if (!count || *count >= WAITERS_OWNER_MAX)
+		return false;
+	++*count;
+	passthrough.waiters++;
+	return true;
+}
+
+static void end_wait(uid_t owner)
+{
+	passthrough.waiters--;
+	gcr_user_counts_release(&passthrough.waiters_of, owner, 1);
+}
+
+int gcr_passthrough_wait(uint64_t node, uid_t owner)
 {
 	struct opened *opened;
 	int64_t until_usec = gcr_clock_usec() + WAIT_USEC;
@@ -218,12 +245,10 @@ int gcr_passthrough_wait(uint64_t node)
 	bool is_passed;
 
 	pthread_mutex_lock(&passthrough.lock);
-	while ((opened = *find(node)) && opened->backing && !timed_out &&
-	       passthrough.waiters < WAITERS_MAX) {
-		passthrough.waiters++;
+	while ((opened = *find(node)) && opened->backing && !timed_out && take_wait(owner)) {
 		timed_out =
 			gcr_cond_wait_until(&passthrough.is_closed, &passthrough.lock, until_usec);
-		passthrough.waiters--;
+		end_wait(owner);
 	}
 	is_passed = opened && opened->backing;
 	pthread_mutex_unlock(&passthrough.lock);

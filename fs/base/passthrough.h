@@ -17,6 +17,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct fuse_session;
 
@@ -35,10 +36,11 @@ bool gcr_passthrough_is_on(void);
 /*
  * Waits briefly for pending closes of a passed-through node. A user who can both read and write a
  * file can map it, and write to it through the mapping at any later time without our knowledge: an
- * open for reading and writing must be refused while the node is passed through. Returns 0 or
+ * open for reading and writing must be refused while the node is passed through. Only a few threads
+ * may wait for opens of one owner (gcr_quota_owner()): beyond these it does not wait. Returns 0 or
  * -EBUSY.
  */
-int gcr_passthrough_wait(uint64_t node);
+int gcr_passthrough_wait(uint64_t node, uid_t owner);
 
 /* Is the node open without passthrough? Then further opens must be so, too. */
 bool gcr_passthrough_is_plain(uint64_t node);

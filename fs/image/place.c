@@ -77,7 +77,10 @@ static uid_t event_owner(const struct gcr_place *place)
 	return gcr_quota_owner(place->daemon->quota, place->stat.st_uid);
 }
 
-/* Appends a line to both logs: the place's, and the daemon's, which outlives the place. */
+/*
+ * Appends a line to both logs: the place's, and the daemon's, which outlives the place. Under any
+ * lock: another thread notifies the pollers.
+ */
 #define TELL(place, ...)                                                                           \
 	do {                                                                                       \
 		gcr_event_log_append((place)->events, __VA_ARGS__);                                \

@@ -188,10 +188,11 @@ static int file_create(fuse_req_t request, fuse_ino_t node, int flags, struct fi
 	if (result < 0)
 		return result;
 	if (gcr_node_is_events(kind)) {
-		result = gcr_event_reader_create(file->process ? file->process->events
-						 : file->place ? file->place->events
-							       : daemon->events,
-						 &file->reader);
+		result = gcr_event_reader_create(
+			file->process ? file->process->events
+			: file->place ? file->place->events
+				      : daemon->events,
+			gcr_quota_owner(daemon->quota, file->opener.counted), &file->reader);
 		if (result < 0)
 			return result;
 	}
@@ -307,7 +308,8 @@ static void open_item(fuse_req_t request, fuse_ino_t node, struct fuse_file_info
 	int result = file_create(request, node, info->flags, &file);
 
 	if (!result && (info->flags & O_ACCMODE) == O_RDWR)
-		result = gcr_passthrough_wait(node);
+		result = gcr_passthrough_wait(
+			node, gcr_quota_owner(daemon_of(request)->quota, file->opener.counted));
 	if (!result)
 		result = gcr_session_open(request, node, info->flags & ~O_TRUNC, &file->item);
 	if (!result)

@@ -45,19 +45,36 @@ static void each_locked(const struct gcr_store *store, visit_held *visit, void *
 	}
 }
 
+#define KNOWN_OWNERS 64
+
 struct sum {
 	struct gcr_quota *quota;
 	uid_t owner;
 	enum gcr_quota_kind kind;
 	uint64_t bytes;
+	/* The last answers of gcr_quota_owner(), by the lowest bits of the uid; uid 0: none. */
+	struct {
+		uid_t uid, owner;
+	} known[KNOWN_OWNERS];
 };
+
+static uid_t owner_of(struct sum *sum, uid_t uid)
+{
+	size_t index = uid % KNOWN_OWNERS;
+
+	if (sum->known[index].uid != uid) {
+		sum->known[index].uid = uid;
+		sum->known[index].owner = gcr_quota_owner(sum->quota, uid);
+	}
+	return sum->known[index].owner;
+}
 
 static void add_if_his(void *data, uid_t uid, enum gcr_quota_kind kind, uint64_t bytes)
 {
 	struct sum *sum = data;
 
 	if (bytes && uid && kind == sum->kind &&
-	    (uid == sum->owner || gcr_quota_owner(sum->quota, uid) == sum->owner))
+	    (uid == sum->owner || owner_of(sum, uid) == sum->owner))
 		sum->bytes += bytes;
 }
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """A user who has many places opens `status` in many threads, as fast as he can: others read theirs
 all the while."""
-import contextlib
 import errno
 import os
 import random
@@ -15,9 +14,9 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 from harness import (NOBODY, SLOW, Machine, Skip, check, equal, is_root, same_for_both, wait_for)
+from users import User
 
 OTHER = NOBODY - 1
-CLONE_NEWPID = 0x20000000
 PLACES = 128  # what one user may have
 THREADS = 100
 TRIES = 3
@@ -30,61 +29,6 @@ def several_users():
     same_for_both('in which order texts are written')
     if not is_root():
         raise Skip('several users are needed')
-
-
-def become(uid):
-    if uid:
-        os.setgroups([])
-        os.setgid(uid)
-        os.setuid(uid)
-
-
-class User:
-    """A process of a user; apart: in a pid namespace of its own. It ends as its work does."""
-
-    def __init__(self, machine, uid, work, apart=False):
-        machine.others.append(self)
-        reader, writer = os.pipe()
-        self.status = None
-        self.pid = os.fork()
-        if not self.pid:
-            os.close(reader)
-            os.setpgid(0, 0)
-            os._exit(self.run(uid, work, apart, writer))
-        os.close(writer)
-        self.reader = reader
-        check(os.read(reader, 1), 'the user')
-
-    def run(self, uid, work, apart, writer):
-        try:
-            if apart:
-                check(not harness.LIBC.unshare(CLONE_NEWPID), 'unshare')
-                pid = os.fork()
-                if pid:
-                    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            become(uid)
-            work(lambda: os.write(writer, b'.'))
-            return 0
-        except BaseException as error:  # whatever it is, the parent has to know
-            print(f'the user: {error!r}', file=sys.stderr, flush=True)
-            return 1
-
-    def is_over(self):
-        if self.status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.status = os.waitstatus_to_exitcode(status) if pid else None
-        return self.status is not None
-
-    def ends_well(self, words):
-        wait_for(self.is_over, words)
-        equal(self.status, 0, words)
-
-    def finish(self):
-        if not self.is_over():
-            os.killpg(self.pid, signal.SIGKILL)
-            self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        with contextlib.suppress(OSError):
-            os.close(self.reader)
 
 
 def make_places(machine, uid):

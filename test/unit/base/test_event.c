@@ -27,7 +27,7 @@ static void fill(struct gcr_event_log *log)
 	for (int i = 0; i < GCR_EVENT_LOG_BYTES_MAX / 800; i++)
 		gcr_event_log_put(log, "%0900d", i);
 	gcr_event_log_put(log, "the last one");
-	CHECK(!gcr_event_reader_create(log, &reader));
+	CHECK(!gcr_event_reader_create(log, ALICE, &reader));
 	size = gcr_event_reader_read(reader, 0, text, sizeof(text) - 1);
 	CHECK(size == size_of(log) && size <= GCR_EVENT_LOG_BYTES_MAX);
 	CHECK(size > 13 && !memcmp(text + size - 13, "the last one\n", 13));
