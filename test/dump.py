@@ -61,7 +61,7 @@ full) ulimit -f 16; exec {real} "$@" ;;
 fail-after) {real} "$@"; exit 1 ;;
 killed-after) {real} "$@"; kill -KILL $$ ;;
 wait) await; exec {real} "$@" ;;
-truncate | damage | wait-after | refuse) hooked "$@" ;;
+truncate | damage | wait-after | refuse | killed-at-end) hooked "$@" ;;
 esac
 """
 
@@ -83,6 +83,14 @@ wait-after)
         sleep 0.02
         ! grep -q '^Max file size *0 ' /proc/$PPID/limits || exit 1
     done
+    ;;
+killed-at-end)
+    # It is stopped, so that it cannot end the tree between the dump's publication and its own end.
+    criu=$PPID
+    kill -STOP $criu
+    store=$(readlink /proc/$criu/fd/3)
+    store=${{store%/*/*/*}}
+    (until ls "$store" | grep -q ^incoming-; do sleep 0.01; done; kill -KILL $criu) > /dev/null 2>&1 &
     ;;
 esac
 exec {hook}

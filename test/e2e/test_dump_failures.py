@@ -77,6 +77,21 @@ def test_criu_fails_too_late():
         machine.criu.set()
 
 
+def test_criu_is_killed_at_the_end():
+    """When the dump stands, and before CRIU has ended any process: the tree has gone on since, and
+    would be thrown back to the dump. So it goes on for good, and there is no place."""
+    same_for_both('what becomes of CRIU')
+    with dump.machine(wrapped=True) as machine:
+        one = dump.program(machine)
+        machine.criu.set('killed-at-end')
+        equal(machine.write(one.pid, 'dump'), 'EIO')
+        check('goes on' in machine.error(one.pid), machine.error(one.pid))
+        dump.as_before(machine, one)
+        machine.criu.set()
+        machine.must(dump.dumped(machine, one), 'thaw')
+        one.wait_ticks(1)
+
+
 def test_parent_sees_nothing():
     """A parent outside, which would stop with it, is not told that it was stopped."""
     same_for_both('a tree that is stopped')

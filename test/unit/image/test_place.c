@@ -7,8 +7,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "fs/base/event.h"
@@ -16,8 +19,10 @@
 #include "fs/base/quota.h"
 #include "fs/daemon.h"
 #include "fs/process/process.h"
+#include "fs/image/place_origin.h"
 #include "fs/store/store.h"
 #include "lib/cleanup.h"
+#include "test/unit/child.h"
 #include "test/unit/test.h"
 
 #define NAME "a-place"
@@ -118,6 +123,88 @@ static void test_withdrawn(void)
 	close(second_fd);
 }
 
+/* What the next daemon would do with the tree of the place, by the file in the store. */
+static void check_recorded(int fd, bool is_ending, bool is_staying)
+{
+	struct gcr_place_origin_file file = {0};
+	struct gcr_error error;
+
+	CHECK(!gcr_place_origin_read(fd, &file, &error));
+	CHECK(file.origin.is_ending == is_ending && file.origin.is_staying == is_staying);
+	free(file.made.cgroup);
+}
+
+/*
+ * A tree that does not end in time: its place can be removed, and thawed, once all of its processes
+ * have ended.
+ */
+static void test_ends_late(void)
+{
+	struct gcr_place_origin of = origin(100);
+	pid_t children[2] = {fork_for_a_minute(), 0};
+	struct gcr_place_hold hold;
+	struct gcr_place *place;
+	char *cgroup = NULL;
+	struct gcr_error error;
+	int *pidfds = calloc(2, sizeof(*pidfds));
+	int fd;
+
+	if (!children[0])
+		for (;;)
+			pause();
+	children[1] = fork_for_a_minute();
+	if (!children[1])
+		for (;;)
+			pause();
+	CHECK(pidfds);
+	for (int i = 0; i < 2; i++) {
+		pidfds[i] = (int)syscall(SYS_pidfd_open, children[i], 0);
+		CHECK(pidfds[i] >= 0);
+	}
+	of.is_ending = true;
+	CHECK(!begin(100, &fd, &hold));
+	CHECK(!gcr_place_publish(&hold, NAME, fd, &of, &cgroup, &error) && !cgroup);
+	gcr_place_release(&hold);
+	gcr_place_ends_with(served.places, NAME, pidfds, 2);
+	CHECK(!gcr_place_find(served.places, NAME, &place));
+	for (int i = 0; i < 2; i++) {
+		CHECK(gcr_place_drop(place) == -EBUSY);
+		check_recorded(fd, true, false);
+		CHECK(!kill(children[i], SIGKILL) && waitpid(children[i], NULL, 0) == children[i]);
+	}
+	gcr_place_look_at_end(place);
+	check_recorded(fd, false, false);
+	CHECK(!gcr_place_drop(place));
+	gcr_place_unref(place);
+	close(fd);
+}
+
+/* The removal of a place whose tree lives fails: the next daemon lets the tree live. */
+static void test_withdrawn_in_vain(void)
+{
+	struct gcr_place_origin of = origin(100);
+	struct gcr_place_hold hold;
+	struct gcr_place *place;
+	char *cgroup = NULL;
+	struct gcr_error error;
+	int fd;
+
+	of.is_ending = true;
+	CHECK(!begin(100, &fd, &hold));
+	CHECK(!gcr_place_publish(&hold, NAME, fd, &of, &cgroup, &error) && !cgroup);
+	gcr_place_release(&hold);
+	check_recorded(fd, true, false);
+	CHECK(!gcr_place_find(served.places, NAME, &place));
+	/* A restore is under way, for example. */
+	place->restore = (struct gcr_restore *)place;
+	gcr_place_withdraw(served.places, NAME);
+	check_recorded(fd, false, true);
+	place->restore = NULL;
+	CHECK(!gcr_place_drop(place));
+	gcr_place_unref(place);
+	close(fd);
+}
+
 /* A dump that could not be published: its files are removed. */
 static void test_not_published(void)
 {
@@ -154,6 +241,8 @@ int main(void)
 {
 	start();
 	test_withdrawn();
+	test_ends_late();
+	test_withdrawn_in_vain();
 	test_not_published();
 	test_aborted();
 	stop();

@@ -343,6 +343,40 @@ static void check_questions(pid_t pid)
 	gcr_proc_set_source(NULL);
 }
 
+/* A process is traced if each of its threads is, by the same tracer. */
+static void test_traced(void)
+{
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		execl("/bin/sleep", "sleep", "60", NULL);
+		_exit(1);
+	}
+	CHECK(gcr_proc_is_traced_by(pid, getpid()) == 0);
+	CHECK(!ptrace(PTRACE_SEIZE, pid, NULL, NULL));
+	CHECK(gcr_proc_is_traced_by(pid, getpid()) == 1);
+	CHECK(gcr_proc_is_traced_by(pid, getppid()) == 0);
+	CHECK(!kill(pid, SIGKILL) && waitpid(pid, NULL, 0) == pid);
+	CHECK(gcr_proc_is_traced_by(pid, getpid()) == -ESRCH);
+
+	threads = mmap(NULL, sizeof(*threads), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+		       -1, 0);
+	CHECK(threads != MAP_FAILED);
+	pid = start_threads(1);
+	while (atomic_load(&threads->count) < 1 || !threads->last)
+		usleep(1000);
+	CHECK(!ptrace(PTRACE_SEIZE, pid, NULL, NULL));
+	CHECK(!ptrace(PTRACE_SEIZE, threads->tids[0], NULL, NULL));
+	CHECK(gcr_proc_is_traced_by(pid, getpid()) == 0);
+	CHECK(!kill(pid, SIGKILL));
+	/* The traced thread has to be waited for, too. */
+	while (waitpid(-1, NULL, __WALL) != pid)
+		;
+	munmap(threads, sizeof(*threads));
+}
+
 /* Threads that a tracer keeps from ending come before the thread that keeps running. */
 static void test_ended_threads(int count)
 {
@@ -669,6 +703,7 @@ int main(void)
 	test_owner();
 	test_more_rights();
 	test_program();
+	test_traced();
 	test_ended_threads(0);
 	test_ended_threads(GCR_PROC_OWNER_THREADS - 2);
 	test_ended_threads(20);
