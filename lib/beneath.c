@@ -49,15 +49,29 @@ int gcr_beneath_open(int directory_fd, const char *name, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
+/* Opens @name in @fd, which must be on the same file system. -errno. */
+static int step(int fd, const char *name, int flags)
+{
+	_cleanup_close_ int next = openat(fd, name, flags);
+	struct stat before, after;
+
+	if (next < 0 || fstat(fd, &before) < 0 || fstat(next, &after) < 0)
+		return -errno;
+	return after.st_dev == before.st_dev ? TAKE_FD(next) : -EXDEV;
+}
+
 /* Opens a path name by name, if openat2(2) is not available. */
 static int walk(int directory_fd, const char *path, int flags)
 {
 	_cleanup_close_ int fd = openat(directory_fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	char name[NAME_MAX + 1];
 	const char *end;
-	int last;
 
-	while (fd >= 0 && (end = strchr(path, '/'))) {
+	if (fd < 0)
+		return -errno;
+	if (!strcmp(path, "."))
+		return step(fd, path, flags);
+	while ((end = strchr(path, '/'))) {
 		size_t length = (size_t)(end - path);
 		int next;
 
@@ -66,14 +80,15 @@ static int walk(int directory_fd, const char *path, int flags)
 		memcpy(name, path, length);
 		name[length] = '\0';
 		next = is_one_name(name)
-			       ? openat(fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
-			       : -1;
+			       ? step(fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+			       : -EINVAL;
+		if (next < 0)
+			return next;
 		close(fd);
 		fd = next;
 		path = end + 1;
 	}
-	last = fd < 0 ? -1 : openat(fd, path, flags);
-	return last < 0 ? -errno : last;
+	return is_one_name(path) ? step(fd, path, flags) : -EINVAL;
 }
 
 int gcr_beneath_open_path(int directory_fd, const char *path, int flags)
