@@ -329,7 +329,9 @@ int gcr_proc_is_traced_by(pid_t pid, pid_t tracer)
 	struct traced traced = {.tracer = tracer};
 	int r = each_thread(pid, INT_MAX, visit_traced, &traced);
 
-	return r < 0 ? r : traced.is_any && !traced.is_other;
+	if (r < 0)
+		return r;
+	return traced.is_any ? !traced.is_other : -ESRCH;
 }
 
 bool gcr_proc_has_ended(pid_t pid)

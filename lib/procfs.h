@@ -84,8 +84,8 @@ bool gcr_proc_has_ended(pid_t pid);
 pid_t gcr_proc_living_thread(pid_t pid);
 
 /*
- * Is each thread of @pid that has not ended traced (ptrace(2)) by @tracer, and is there one? 1, 0,
- * -ESRCH, -ENOMEM.
+ * Is each thread of @pid that has not ended traced (ptrace(2)) by @tracer? 1, 0; -ESRCH: there is
+ * no thread that has not ended; -ENOMEM.
  */
 int gcr_proc_is_traced_by(pid_t pid, pid_t tracer);
 

@@ -90,7 +90,11 @@ killed-at-end)
     kill -STOP $criu
     store=$(readlink /proc/$criu/fd/3)
     store=${{store%/*/*/*}}
-    (until ls "$store" | grep -q ^incoming-; do sleep 0.01; done; kill -KILL $criu) > /dev/null 2>&1 &
+    (for look in $(seq 1000); do
+        ! ls "$store" | grep -q ^incoming- || break
+        sleep 0.01
+    done
+    kill -KILL $criu) > /dev/null 2>&1 &
     ;;
 esac
 exec {hook}

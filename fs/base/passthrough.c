@@ -223,6 +223,10 @@ static bool take_wait(uid_t owner)
 
 	if (passthrough.waiters >= WAITERS_MAX)
 		return false;
+	if (!owner) {
+		passthrough.waiters++;
+		return true;
+	}
 	count = gcr_user_counts_get(&passthrough.waiters_of, owner);
 	if (!count || *count >= WAITERS_OWNER_MAX)
 		return false;
@@ -234,7 +238,8 @@ static bool take_wait(uid_t owner)
 static void end_wait(uid_t owner)
 {
 	passthrough.waiters--;
-	gcr_user_counts_release(&passthrough.waiters_of, owner, 1);
+	if (owner)
+		gcr_user_counts_release(&passthrough.waiters_of, owner, 1);
 }
 
 int gcr_passthrough_wait(uint64_t node, uid_t owner)

@@ -37,8 +37,8 @@ bool gcr_passthrough_is_on(void);
  * Waits briefly for pending closes of a passed-through node. A user who can both read and write a
  * file can map it, and write to it through the mapping at any later time without our knowledge: an
  * open for reading and writing must be refused while the node is passed through. Only a few threads
- * may wait for opens of one owner (gcr_quota_owner()): beyond these it does not wait. Returns 0 or
- * -EBUSY.
+ * may wait for opens of one owner (gcr_quota_owner(); root of the host is not limited): beyond
+ * these it does not wait. Returns 0 or -EBUSY.
  */
 int gcr_passthrough_wait(uint64_t node, uid_t owner);
 

@@ -17,7 +17,7 @@
 
 #define GCR_TURNS_OWNER_MAX 4  /* threads per owner */
 #define GCR_TURNS_MAX	    12 /* for all limited owners together, out of GCR_TURNS_THREADS */
-#define GCR_TURNS_THREADS   36 /* of the session; fs/mount/session_turn.h limits others */
+#define GCR_TURNS_THREADS   44 /* of the session; fs/mount/session_turn.h limits others */
 
 /*
  * An owner's look-ups may take one part in GCR_TURNS_SHARE of the time, of which
@@ -55,5 +55,13 @@ bool gcr_turn_begin_lookup(struct gcr_quota *quota, uid_t uid, struct gcr_turn *
 #define GCR_TURNS_QUICK_USEC INT64_C(50000)
 bool gcr_turn_may_look_up(struct gcr_quota *quota, uid_t uid);
 void gcr_turn_looked_up(struct gcr_quota *quota, uid_t uid, int64_t began_usec);
+
+/*
+ * The same for the thread that hears of all connections, apart from the look-ups: may it look at a
+ * process that @uid has connect? Afterwards the time counts that it has waited for processes that
+ * did not answer.
+ */
+bool gcr_turn_may_connect(struct gcr_quota *quota, uid_t uid);
+void gcr_turn_connected(struct gcr_quota *quota, uid_t uid, int64_t waited_usec);
 
 #endif

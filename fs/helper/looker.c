@@ -76,6 +76,7 @@ struct abandoned {
 };
 
 static _Thread_local bool hurries; /* see gcr_looker_hurry() */
+static _Thread_local int64_t waited_usec;
 
 static struct {
 	char *path; /* path of the program; NULL: not started */
@@ -410,21 +411,14 @@ static int await_soon(struct gcr_one_look *look, int64_t began_usec)
 }
 
 /*
- * Waits for the reply within the look's deadline. -ETIMEDOUT: the process was silent; -EBUSY as
- * become_slow(); -EPIPE, -EPROTO: the helper failed.
+ * Waits for the reply of a look that is slow, since @began_usec. -ETIMEDOUT: the process was
+ * silent; -EPIPE, -EPROTO: the helper failed.
  */
-static int await_reply(struct gcr_one_look *look)
+static int await_late(struct gcr_one_look *look, int64_t began_usec)
 {
-	int64_t began_usec = gcr_clock_usec();
 	int64_t wait_usec;
-	int r = await_soon(look, began_usec);
+	int r = -ETIMEDOUT;
 
-	if (r == -ETIMEDOUT) {
-		r = become_slow(look);
-		if (r < 0)
-			return r;
-		r = -ETIMEDOUT;
-	}
 	wait_usec = look->deadline_usec - SOON_USEC;
 	while (r == -ETIMEDOUT) {
 		bool is_last;
@@ -444,12 +438,29 @@ static int await_reply(struct gcr_one_look *look)
 	return r;
 }
 
+/*
+ * Waits for the reply within the look's deadline. Errors of await_late(); -EBUSY as become_slow().
+ */
+static int await_reply(struct gcr_one_look *look)
+{
+	int64_t began_usec = gcr_clock_usec();
+	int r = await_soon(look, began_usec);
+
+	if (r != -ETIMEDOUT)
+		return r;
+	r = become_slow(look);
+	if (r == 0)
+		r = await_late(look, began_usec);
+	waited_usec += gcr_clock_usec() - began_usec;
+	return r;
+}
+
 /* Records whether the process has answered or was silent. */
 static void note_outcome(const struct gcr_one_look *look, int result)
 {
 	GCR_LOCK_SCOPE(&pool.lock);
 	pool.kills += result < 0;
-	if (result == -ETIMEDOUT || result == -EBUSY)
+	if ((result == -ETIMEDOUT || result == -EBUSY) && !look->hurries)
 		gcr_silent_note(&pool.silent, look->request->pid, look->kind, look->owner,
 				gcr_clock_usec());
 	else if (result == 0)
@@ -563,6 +574,11 @@ void gcr_looker_set_owners(uid_t (*owner)(uid_t uid, void *data), void *data)
 void gcr_looker_hurry(void)
 {
 	hurries = true;
+}
+
+int64_t gcr_looker_waited_usec(void)
+{
+	return waited_usec;
 }
 
 void gcr_looker_stop(void)

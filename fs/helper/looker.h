@@ -42,10 +42,13 @@ void gcr_looker_set_owners(uid_t (*owner)(uid_t uid, void *data), void *data);
 
 /*
  * From now on the looks of the calling thread, the only one of the program that calls this, never
- * wait for a helper (-EBUSY instead, if helpers of the owner cannot be killed), and a process has a
- * tenth of a second to answer: the thread serves all users.
+ * wait for a helper (-EBUSY instead), and a process that does not answer has a tenth of a second
+ * (five times that if the helper runs): the thread serves all users. Such a process does not become
+ * a silent one by that.
  */
 void gcr_looker_hurry(void);
+/* How long looks of the calling thread have waited for processes that did not answer, in total. */
+int64_t gcr_looker_waited_usec(void);
 
 /* Stops the looker; no thread may be in a look. Helpers that cannot be killed are left to init. */
 void gcr_looker_stop(void);

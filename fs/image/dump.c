@@ -128,9 +128,9 @@ static void tell_state(struct gcr_dump *dump, enum gcr_state state)
 /*
  * CRIU failed to end the tree. If CRIU has begun to, returns 0: the daemon is to end the rest. If
  * the whole tree lives, it has gone on, and would be thrown back to the time of the images: then
- * withdraws the place, so that the tree continues to run, and returns -EIO. So it is with a part of
- * the tree if CRIU has made names for files that have none (link_remap): CRIU has removed these
- * names by now, and the place cannot be restored.
+ * withdraws the place, so that the tree continues to run, and returns -EIO. If CRIU has made names
+ * for files that have none (link_remap), it has removed these names by now, and the place cannot be
+ * restored: then the root's life is enough for that.
  */
 static int recover_failed_end(struct gcr_dump *dump, struct gcr_error *error)
 {

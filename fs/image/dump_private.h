@@ -131,7 +131,7 @@ int gcr_dump_memory(const struct gcr_dump *dump, uint64_t *ret_bytes, uint64_t *
  * then was so when the images were written. -EIO, when CRIU or its hook has been killed.
  */
 int gcr_dump_check_held(struct gcr_dump *dump, pid_t criu, struct gcr_error *error);
-/* Has none of the processes that were held then ended since, or been killed? */
+/* Does each process that was held then certainly live? False also if that is not known. */
 bool gcr_dump_goes_on(const struct gcr_dump *dump);
 /* Continues (SIGCONT) all processes that CRIU may have stopped. */
 void gcr_dump_let_run(struct gcr_dump *dump);

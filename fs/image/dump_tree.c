@@ -302,11 +302,14 @@ int gcr_dump_check_held(struct gcr_dump *dump, pid_t criu, struct gcr_error *err
 		root.tracer = criu; /* which does not hold it, as is told below */
 	for (size_t i = 0; i < dump->count; i++) {
 		struct gcr_dump_member *member = &dump->members[i];
-		int result = gcr_dump_is_gone(member);
+		int result;
 
-		if (result)
+		/* A process that has ended, and for whom nobody has waited, has no threads. */
+		if (gcr_dump_is_gone(member))
 			continue;
 		result = gcr_proc_is_traced_by(member->proc.pid, root.tracer);
+		if (result == -ESRCH)
+			continue;
 		if (result != 1)
 			return gcr_error_set(error, result < 0 ? -result : EIO,
 					     "criu has let process %d go before the dump was done",
@@ -322,7 +325,7 @@ bool gcr_dump_goes_on(const struct gcr_dump *dump)
 		const struct gcr_dump_member *member = &dump->members[i];
 
 		if (member->was_held &&
-		    (gcr_proc_has_ended(member->proc.pid) || gcr_dump_is_gone(member)))
+		    (gcr_proc_living_thread(member->proc.pid) <= 0 || gcr_dump_is_gone(member)))
 			return false;
 	}
 	return true;

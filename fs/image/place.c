@@ -3,6 +3,7 @@
 #include "fs/image/place.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -364,37 +365,50 @@ static bool unlist_locked(struct gcr_places *places, struct gcr_place *place)
 	return true;
 }
 
-/* The processes of the place's tree have all ended: notes it, also in the store. */
-static void note_end(struct gcr_place *place)
+/* Notes in the store, too, that the place's tree has ended. */
+static void record_end(struct gcr_place *place)
 {
 	struct gcr_error error;
 
-	pthread_mutex_lock(&place->lock);
-	place->origin.is_ending = place->origin.is_staying = false;
-	pthread_mutex_unlock(&place->lock);
 	if (gcr_place_mark(place, NULL, &error) < 0)
 		gcr_log(LOG_WARNING, 0, "%s: %s", place->name, error.words);
 }
 
+/* Have all processes in place->ending ended? Lock: place. */
+static bool has_ended_locked(const struct gcr_place *place)
+{
+	if (!place->origin.is_ending || !place->ending)
+		return false;
+	for (size_t i = 0; i < place->ending_count; i++) {
+		struct pollfd end = {.fd = place->ending[i], .events = POLLIN};
+
+		if (poll(&end, 1, 0) != 1)
+			return false;
+	}
+	return true;
+}
+
 void gcr_place_look_at_end(struct gcr_place *place)
 {
-	bool has_ended;
-
 	{
 		GCR_LOCK_SCOPE(&place->lock);
 
-		has_ended = place->origin.is_ending && place->ending;
-		for (size_t i = 0; i < place->ending_count && has_ended; i++)
-			has_ended = gcr_pidfd_is_gone(place->ending[i]);
-		if (has_ended)
-			close_ending_locked(place);
+		if (!has_ended_locked(place))
+			return;
+		close_ending_locked(place);
+		place->origin.is_ending = place->origin.is_staying = false;
 	}
-	if (has_ended)
-		note_end(place);
+	record_end(place);
 }
 
-/* Removes @place. @even_running: the process that the place was another name of has ended. */
-static int drop(struct gcr_place *place, bool even_running)
+/* What has become of a place that is removed. */
+enum going {
+	GOING_DROPPED,
+	GOING_ENDED,	 /* the process that the place was another name of has ended */
+	GOING_WITHDRAWN, /* its tree goes on, and is not to be ended */
+};
+
+static int drop(struct gcr_place *place, enum going going)
 {
 	struct gcr_places *places = place->daemon->places;
 	char subject[GCR_CRIU_SUBJECT_BYTES];
@@ -407,9 +421,13 @@ static int drop(struct gcr_place *place, bool even_running)
 	pthread_mutex_lock(&place->lock);
 	is_empty = place->is_empty;
 	origin = place->origin;
+	if (going == GOING_WITHDRAWN) {
+		place->origin.is_ending = false;
+		place->origin.is_staying = true;
+	}
 	/* A restore that has already made the process needs the place no longer. */
 	if (place->origin.is_ending ||
-	    ((place->restore || place->process) && !(place->process && even_running)))
+	    ((place->restore || place->process) && !(place->process && going == GOING_ENDED)))
 		result = -EBUSY;
 	else
 		place->is_empty = true;
@@ -447,14 +465,14 @@ static int drop(struct gcr_place *place, bool even_running)
 		gcr_criu_subject_of_process(origin.pid, origin.start_ticks, subject);
 		gcr_criu_forget_tied(place->daemon, subject, place->name);
 	}
-	TELL(place, "%s - gone %s", place->name, even_running ? "ended" : "dropped");
+	TELL(place, "%s - gone %s", place->name, going == GOING_ENDED ? "ended" : "dropped");
 	gcr_place_unref(place); /* the list's reference */
 	return 0;
 }
 
 int gcr_place_drop(struct gcr_place *place)
 {
-	return drop(place, false);
+	return drop(place, GOING_DROPPED);
 }
 
 /* ---- places of dumps ---- */
@@ -652,20 +670,22 @@ int gcr_place_publish(struct gcr_place_hold *hold, const char *name, int fd,
 void gcr_place_withdraw(struct gcr_places *places, const char *name)
 {
 	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = NULL;
+	struct gcr_place_origin staying;
 	struct gcr_error error;
 	int result = gcr_place_find(places, name, &place);
 
 	if (result < 0)
 		return;
 	pthread_mutex_lock(&place->lock);
-	place->origin.is_ending = false;
-	place->origin.is_staying = true;
+	staying = place->origin;
 	pthread_mutex_unlock(&place->lock);
+	staying.is_ending = false;
+	staying.is_staying = true;
 	/* Should the removal fail, or the daemon die before it, the next one must not end the tree.
 	 */
-	if (gcr_place_mark(place, NULL, &error) < 0)
+	if (gcr_place_origin_write(place->fd, &staying, NULL, &error) < 0)
 		gcr_log(LOG_ERR, 0, "%s: %s", name, error.words);
-	result = drop(place, false);
+	result = drop(place, GOING_WITHDRAWN);
 	if (result < 0)
 		gcr_log(LOG_ERR, 0, "%s cannot be removed, and its process lives: %s", name,
 			strerror(-result));
@@ -675,8 +695,12 @@ void gcr_place_ended(struct gcr_places *places, const char *name)
 {
 	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = NULL;
 
-	if (gcr_place_find(places, name, &place) == 0)
-		note_end(place);
+	if (gcr_place_find(places, name, &place) < 0)
+		return;
+	pthread_mutex_lock(&place->lock);
+	place->origin.is_ending = place->origin.is_staying = false;
+	pthread_mutex_unlock(&place->lock);
+	record_end(place);
 }
 
 void gcr_place_ends_with(struct gcr_places *places, const char *name, int *pidfds, size_t count)
@@ -765,7 +789,7 @@ void gcr_places_process_gone(struct gcr_places *places, struct gcr_process *proc
 			gcr_place_ref(place);
 		pthread_mutex_unlock(&places->lock);
 		if (place) {
-			result = drop(place, true);
+			result = drop(place, GOING_ENDED);
 			gcr_place_unref(place);
 		}
 	} while (place && !result);

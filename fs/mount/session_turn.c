@@ -20,7 +20,8 @@
 
 enum kind {
 	JOB_OF_ITEM, /* a request below a `snapshot`, or a listing of the mount's root */
-	JOB_CONTROL, /* another open, or a write to a `ctl` */
+	JOB_OPEN,    /* of another file or directory */
+	JOB_VERB,    /* a write to a `ctl` */
 	KINDS_COUNT,
 };
 
@@ -57,8 +58,8 @@ static const struct fuse_lowlevel_ops *real;
 static const struct gcr_session_turns *session;
 
 /*
- * A user who has jobs of one kind running or queued. A user with jobs of both kinds has two of
- * these, so that the user's verbs do not wait behind the user's other requests.
+ * A user who has jobs of one kind running or queued. A user with jobs of several kinds has as many
+ * of these, so that the user's verbs do not wait behind the user's other requests.
  */
 struct owner {
 	struct owner *next;
@@ -162,11 +163,16 @@ static void leave_locked(struct owner *owner)
 
 static bool may_begin_locked(const struct owner *owner)
 {
-	if (owner->kind == JOB_CONTROL)
-		return owner->running < GCR_SESSION_OWNER_CONTROLS_MAX &&
-		       line.running[JOB_CONTROL] < GCR_SESSION_CONTROLS_MAX;
-	return owner->running < GCR_SESSION_OWNER_ITEMS_MAX &&
-	       line.running[JOB_OF_ITEM] < GCR_SESSION_ITEMS_MAX;
+	static const struct {
+		unsigned int of_owner, of_all;
+	} most[KINDS_COUNT] = {
+		[JOB_OF_ITEM] = {GCR_SESSION_OWNER_ITEMS_MAX, GCR_SESSION_ITEMS_MAX},
+		[JOB_OPEN] = {GCR_SESSION_OWNER_OPENS_MAX, GCR_SESSION_OPENS_MAX},
+		[JOB_VERB] = {GCR_SESSION_OWNER_VERBS_MAX, GCR_SESSION_VERBS_MAX},
+	};
+
+	return owner->running < most[owner->kind].of_owner &&
+	       line.running[owner->kind] < most[owner->kind].of_all;
 }
 
 /* Counts a job of @owner as running. */
@@ -257,12 +263,26 @@ static struct job *end_turn(struct owner *owner, struct job *unfinished)
 	return next;
 }
 
+/*
+ * Runs one step of a job that has waited in the queue; at the daemon's end it does not begin, so
+ * that it does not delay that. True: the job is not finished.
+ */
+static bool run_queued(struct job *job)
+{
+	const struct gcr_daemon *daemon = fuse_req_userdata(job->request);
+
+	if (!fuse_session_exited(daemon->session))
+		return run_step(job);
+	fuse_reply_err(job->request, ENODEV);
+	return false;
+}
+
 /* Runs @job (NULL: none), and then queued jobs, until none may begin. */
 static void run_line(struct job *job)
 {
 	while (job) {
 		struct owner *owner = job->owner;
-		bool is_unfinished = run_step(job);
+		bool is_unfinished = run_queued(job);
 
 		if (!is_unfinished)
 			job_free(job);
@@ -358,11 +378,6 @@ static void submit(struct job *job, uid_t uid)
  * directories locked during them (two for a rename).
  */
 
-static bool is_verb(const struct job *job)
-{
-	return job->bytes && gcr_node_is_ctl(gcr_node_kind(job->node));
-}
-
 static bool is_below(fuse_ino_t node)
 {
 	return gcr_node_is_in_subtree(gcr_node_kind(node));
@@ -396,7 +411,8 @@ static uid_t user_of_verb(fuse_req_t request, const struct fuse_file_info *info)
 
 static void submit_with(struct job *job, const struct fuse_file_info *info)
 {
-	uid_t uid = is_verb(job) ? user_of_verb(job->request, info) : user_of(job->request, info);
+	uid_t uid = job->kind == JOB_VERB ? user_of_verb(job->request, info)
+					  : user_of(job->request, info);
 
 	job->has_info = info;
 	if (info)
@@ -510,7 +526,7 @@ static void run_open(struct job *job)
 static void turn_open(fuse_req_t request, fuse_ino_t node, struct fuse_file_info *info)
 {
 	struct job job = {.run = run_open,
-			  .kind = is_below(node) ? JOB_OF_ITEM : JOB_CONTROL,
+			  .kind = is_below(node) ? JOB_OF_ITEM : JOB_OPEN,
 			  .request = request,
 			  .node = node};
 
@@ -528,7 +544,7 @@ static void turn_opendir(fuse_req_t request, fuse_ino_t node, struct fuse_file_i
 {
 	bool is_long = is_below(node) || node == FUSE_ROOT_ID;
 	struct job job = {.run = run_opendir,
-			  .kind = is_long ? JOB_OF_ITEM : JOB_CONTROL,
+			  .kind = is_long ? JOB_OF_ITEM : JOB_OPEN,
 			  .request = request,
 			  .node = node};
 
@@ -571,13 +587,6 @@ static void turn_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t of
 
 static void run_write(struct job *job)
 {
-	const struct gcr_daemon *daemon = fuse_req_userdata(job->request);
-
-	/* No verb that has waited in the queue begins when the daemon ends. */
-	if (is_verb(job) && job->own_bytes && fuse_session_exited(daemon->session)) {
-		fuse_reply_err(job->request, ENODEV);
-		return;
-	}
 	real->write(job->request, job->node, job->bytes, job->size, job->offset, &job->info);
 }
 
@@ -586,7 +595,7 @@ static void turn_write(fuse_req_t request, fuse_ino_t node, const char *bytes, s
 {
 	bool is_ctl = gcr_node_is_ctl(gcr_node_kind(node));
 	struct job job = {.run = run_write,
-			  .kind = is_ctl ? JOB_CONTROL : JOB_OF_ITEM,
+			  .kind = is_ctl ? JOB_VERB : JOB_OF_ITEM,
 			  .request = request,
 			  .node = node,
 			  .bytes = bytes,

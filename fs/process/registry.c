@@ -280,7 +280,7 @@ static bool may_take_time(struct gcr_registry *registry, int fd, uid_t *ret_user
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
 		return false;
 	*ret_user = gcr_credentials_seem_counted(peer.pid, peer.uid);
-	if (gcr_turn_may_look_up(registry->daemon->quota, *ret_user))
+	if (gcr_turn_may_connect(registry->daemon->quota, *ret_user))
 		return true;
 	complain(registry, peer.pid, "looks at its user's processes have taken too long");
 	return false;
@@ -290,7 +290,7 @@ static void handle_connection(void *context, uint32_t number)
 {
 	struct gcr_registry *registry = context;
 	struct connection *connection = &registry->connections[number];
-	int64_t began_usec = gcr_clock_usec();
+	int64_t before_usec = gcr_looker_waited_usec();
 	uid_t user;
 
 	if (connection->fd < 0)
@@ -301,7 +301,7 @@ static void handle_connection(void *context, uint32_t number)
 		return;
 	}
 	serve(registry, connection);
-	gcr_turn_looked_up(registry->daemon->quota, user, began_usec);
+	gcr_turn_connected(registry->daemon->quota, user, gcr_looker_waited_usec() - before_usec);
 }
 
 /*
@@ -433,7 +433,7 @@ static void handle_listener(void *context, uint32_t number)
 	struct gcr_registry *registry = context;
 	_cleanup_(close_connection) int fd =
 		accept4(registry->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-	int64_t began_usec = gcr_clock_usec();
+	int64_t before_usec = gcr_looker_waited_usec();
 	uid_t user;
 
 	if (fd < 0 && (errno == EMFILE || errno == ENFILE))
@@ -441,7 +441,7 @@ static void handle_listener(void *context, uint32_t number)
 	if (fd < 0 || !may_take_time(registry, fd, &user))
 		return;
 	admit(registry, &fd);
-	gcr_turn_looked_up(registry->daemon->quota, user, began_usec);
+	gcr_turn_connected(registry->daemon->quota, user, gcr_looker_waited_usec() - before_usec);
 }
 
 static int listen_at(struct gcr_daemon *daemon, int *ret_listener)

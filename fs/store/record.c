@@ -77,6 +77,14 @@ static int open_records(int directory_fd, bool create)
 	return fd < 0 ? -errno : fd;
 }
 
+/* Is there certainly no file of this name? */
+static bool is_absent(int records_fd, const char *name)
+{
+	struct stat status;
+
+	return fstatat(records_fd, name, &status, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT;
+}
+
 /*
  * Opens the file at the spare's name for writing, and makes one if there is none. A file that the
  * daemon has not made there is removed. Returns a descriptor, which the caller closes, or -errno.
@@ -87,6 +95,9 @@ static int open_spare(int records_fd, const char *spare)
 			O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 	struct stat status;
 
+	/* ELOOP, ENXIO: a symbolic link, or a pipe or socket. */
+	if (fd < 0 && errno != ENOENT && errno != ELOOP && errno != ENXIO)
+		return -errno;
 	if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
 	    status.st_uid == geteuid() && status.st_nlink == 1 && !(status.st_mode & 077))
 		return fd;
@@ -150,7 +161,7 @@ int gcr_record_write(int directory_fd, const struct gcr_record *record)
 		return records_fd;
 	record_name(name, record->pid, record->start_ticks);
 	spare_name(spare, name);
-	is_first = faccessat(records_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) < 0;
+	is_first = is_absent(records_fd, name);
 	r = write_spare(records_fd, spare, text, bytes);
 	if (r == 0)
 		r = put_in_place(records_fd, spare, name);
@@ -375,7 +386,7 @@ static int remove_unfinished(int records_fd)
 		snprintf(name, sizeof(name), "%.*s",
 			 is_spare ? (int)(length - strlen(SPARE_END) - 1) : 0, entry->d_name + 1);
 		/* Unlinking "." and ".." fails. */
-		if (!is_spare || faccessat(records_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) < 0)
+		if (!is_spare || is_absent(records_fd, name))
 			unlinkat(records_fd, entry->d_name, 0);
 	}
 	return 0;

@@ -127,13 +127,18 @@ static void *wait_until_closed(void *data)
 /* The close ends a wait that has begun, and there is none after it. */
 static void test_close(void)
 {
+	const struct timespec pause = {.tv_nsec = 10000000};
+	int64_t began_usec;
 	atomic_int result = 1;
 	pthread_t thread;
 
 	CHECK(!pthread_create(&thread, NULL, wait_until_closed, &result));
+	nanosleep(&pause, NULL);
+	began_usec = gcr_clock_usec();
 	gcr_passthrough_close(NODE);
 	pthread_join(thread, NULL);
 	CHECK(!atomic_load(&result));
+	CHECK(gcr_clock_usec() - began_usec < WAIT_USEC / 2 * TEST_SLOW);
 	CHECK(!gcr_passthrough_wait(NODE, ALICE));
 }
 

@@ -555,8 +555,8 @@ static void *look_in_a_hurry(void *data)
 
 	gcr_looker_hurry();
 	r = gcr_proc_stat(*(pid_t *)data, &stat);
-	CHECK(r == 0 || r == -ETIMEDOUT);
-	CHECK(gcr_clock_usec() - began_usec < SLOW_USEC);
+	CHECK(r == 0 || gcr_proc_is_silent(r));
+	CHECK(gcr_clock_usec() - began_usec < SECOND_USEC * TEST_SLOW);
 	return NULL;
 }
 
@@ -573,7 +573,7 @@ static void with_hurry(const char *how)
 	start_looks(threads, children, COUNT, look_at_stat_somehow);
 	usleep(2 * LATE_USEC);
 	for (int i = 0; i < 3; i++) {
-		start_looks(&hurried, children, 1, look_in_a_hurry);
+		start_looks(&hurried, &children[i], 1, look_in_a_hurry);
 		await_looks(&hurried, 1);
 	}
 	await_looks(threads, COUNT);

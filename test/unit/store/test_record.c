@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -160,6 +161,33 @@ static void test_write(void)
 	CHECK(gcr_record_end_swap(directory_fd, record.pid, record.start_ticks) == 0);
 	CHECK(each().count == 0);
 	/* The spare has gone with the record. */
+	CHECK(unlinkat(directory_fd, "processes", AT_REMOVEDIR) == 0);
+}
+
+/* A write that fails for want of descriptors leaves the record and its spare as they were. */
+static void test_no_descriptors(void)
+{
+	struct gcr_record record = sample(4321);
+	struct rlimit limit, few;
+	struct seen seen;
+	int next;
+
+	CHECK(gcr_record_write(directory_fd, &record) == 0);
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	next = dup(directory_fd);
+	CHECK(next >= 0 && close(next) == 0);
+	for (rlim_t left = 0; left < 2; left++) {
+		few = limit;
+		few.rlim_cur = (rlim_t)next + left;
+		CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+		CHECK(gcr_record_write(directory_fd, &record) == -EMFILE);
+		CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+		CHECK(faccessat(directory_fd, "processes/.4321-987654321.new", F_OK, 0) == 0);
+		seen = each();
+		CHECK(seen.count == 1 && seen.unreadable == 0);
+		check_same(&seen.last, &record);
+	}
+	CHECK(gcr_record_remove(directory_fd, record.pid, record.start_ticks) == 0);
 	CHECK(unlinkat(directory_fd, "processes", AT_REMOVEDIR) == 0);
 }
 
@@ -502,6 +530,7 @@ int main(void)
 	directory_fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	CHECK(directory_fd >= 0);
 	test_write();
+	test_no_descriptors();
 	test_bad_fields();
 	test_full();
 	test_each();
