@@ -56,6 +56,22 @@ def test_launcher():
         equal(comm_of(root.pid), 'sh')
 
 
+def test_child_that_has_ended():
+    """One that nobody has waited for is dumped as such."""
+    with dump.machine() as machine:
+        script = f'sleep 0.2 & exec {dump.demo_in_shell(machine, "program")}'
+        root = dump.Program(machine, command=['sh', '-c', script], name='root')
+        program = dump.Program.below(root, 'program').wait_ready()
+        for _ in range(2):
+            program.wait_ticks(1)
+            wait_for(lambda: ') Z ' in harness.read_file(f'/proc/{child_of(program)}/stat'),
+                     'the end of the child')
+            machine.must(program.pid, 'dump')
+            program.wait_gone()
+            machine.must(place_of(machine), 'thaw')
+        program.wait_ticks(1)
+
+
 def test_gpu_processes_below_each_other():
     """A GPU process with another one below it that has forked a child."""
     with dump.machine() as machine:

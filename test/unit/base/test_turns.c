@@ -11,6 +11,7 @@
 #define ALICE 4001
 #define BOB   4002
 #define CAROL 4003
+#define DAVE  4004
 #define FIRST 5000 /* first uid of many */
 
 static struct gcr_quota *quota;
@@ -61,6 +62,20 @@ static void test_quick(void)
 	CHECK(gcr_turn_may_look_up(quota, 0) && gcr_turn_may_look_up(quota, BOB));
 }
 
+/* Connections have a debt of their own, for the time that was waited. */
+static void test_connections(void)
+{
+	gcr_turn_connected(quota, DAVE, 0);
+	CHECK(gcr_turn_may_connect(quota, DAVE));
+	gcr_turn_connected(quota, DAVE, GCR_TURNS_AHEAD_USEC / 2);
+	CHECK(gcr_turn_may_connect(quota, DAVE));
+	gcr_turn_connected(quota, DAVE, GCR_TURNS_AHEAD_USEC);
+	CHECK(!gcr_turn_may_connect(quota, DAVE) && gcr_turn_may_look_up(quota, DAVE));
+	CHECK(gcr_turn_may_connect(quota, CAROL));
+	gcr_turn_connected(quota, 0, 100 * GCR_USEC_PER_SEC);
+	CHECK(gcr_turn_may_connect(quota, 0));
+}
+
 /* More owners than the table remembers: those with the largest debt stay. */
 static void test_many(void)
 {
@@ -77,6 +92,7 @@ int main(void)
 	test_share();
 	test_others();
 	test_quick();
+	test_connections();
 	test_many();
 	gcr_quota_destroy(quota);
 	return 0;
