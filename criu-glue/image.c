@@ -105,8 +105,14 @@ static int add_thread(struct gcr_criu_tree *tree, uint64_t number)
 	return 0;
 }
 
-/* Adds the ids of a field, which has one or several packed ones. -EIO, -ENOMEM. */
-static int add_threads(struct gcr_criu_tree *tree, const struct gcr_protobuf_field *field)
+/*
+ * Adds the ids of a field, which has one or several packed ones. The first id of a process (@first
+ * is its place) stands for the main thread, which has the id of the process: CRIU does not read
+ * this one, and writes bytes of no meaning for a process that has ended (prepare_pstree(),
+ * collect_threads() of CRIU). -EIO, -ENOMEM.
+ */
+static int add_threads(struct gcr_criu_tree *tree, const struct gcr_protobuf_field *field,
+		       size_t first)
 {
 	const uint8_t *at = field->content, *end = at + field->content_bytes;
 	int result = 0;
@@ -116,17 +122,18 @@ static int add_threads(struct gcr_criu_tree *tree, const struct gcr_protobuf_fie
 	while (at < end && !result) {
 		uint64_t number;
 
-		result = gcr_protobuf_varint(&at, end, &number) ? add_thread(tree, number) : -EIO;
+		if (!gcr_protobuf_varint(&at, end, &number))
+			return -EIO;
+		result = add_thread(tree, tree->threads_count == first ? 1 : number);
 	}
 	return result;
 }
 
-/* Adds a process and its threads. The main thread has the process's id, and may not be listed. */
+/* Adds a process and its threads, of which the main one comes first. */
 static int add_process(struct gcr_criu_tree *tree, const uint8_t *at, const uint8_t *end)
 {
 	struct gcr_criu_process process = {.first = tree->threads_count};
 	struct gcr_protobuf_field field;
-	bool is_listed = false;
 	int result = 0;
 
 	while (at < end && !result) {
@@ -137,12 +144,14 @@ static int add_process(struct gcr_criu_tree *tree, const uint8_t *at, const uint
 		else if (field.number == FIELD_PARENT && field.value <= INT32_MAX)
 			process.parent = (pid_t)field.value;
 		else if (field.number == FIELD_THREADS)
-			result = add_threads(tree, &field);
+			result = add_threads(tree, &field, process.first);
 	}
-	for (size_t i = process.first; i < tree->threads_count; i++)
-		is_listed |= tree->threads[i] == process.pid;
-	if (!result && !is_listed)
+	if (!result && process.pid <= 0)
+		result = -EIO;
+	if (!result && tree->threads_count == process.first)
 		result = add_thread(tree, (uint64_t)process.pid);
+	if (!result)
+		tree->threads[process.first] = process.pid;
 	if (!result && tree->count == tree->room) {
 		size_t room = tree->room ? tree->room * 2 : 16;
 		struct gcr_criu_process *processes =
