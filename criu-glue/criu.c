@@ -92,9 +92,10 @@ static char *print_dumpable(const struct gcr_criu_options *options)
 
 /*
  * Adds the variables of the environment by which the guard gets its facts; the caller frees them.
- * @root_fd: CRIU's descriptor of a dumped tree's root. -ENOMEM.
+ * @gate, @root_fd: CRIU's descriptors of the gate, and of a dumped tree's root. -ENOMEM.
  */
-static int add_guard(char *variables[3], const struct gcr_criu_options *options, int root_fd)
+static int add_guard(char *variables[4], const struct gcr_criu_options *options, int gate,
+		     int root_fd)
 {
 	if (!options->guard)
 		return 0;
@@ -102,24 +103,77 @@ static int add_guard(char *variables[3], const struct gcr_criu_options *options,
 		variables[0] = NULL;
 		return -ENOMEM;
 	}
-	if (options->action == GCR_CRIU_DUMP &&
-	    asprintf(&variables[1], GCR_CRIU_ROOT_VARIABLE "=%d:%d", (int)options->pid, root_fd) <
-		    0) {
+	if (asprintf(&variables[1], GCR_CRIU_GATE_VARIABLE "=%d", gate) < 0) {
 		variables[1] = NULL;
 		return -ENOMEM;
 	}
+	if (options->action == GCR_CRIU_DUMP &&
+	    asprintf(&variables[2], GCR_CRIU_ROOT_VARIABLE "=%d:%d", (int)options->pid, root_fd) <
+		    0) {
+		variables[2] = NULL;
+		return -ENOMEM;
+	}
 	if (options->action == GCR_CRIU_RESTORE && options->owner) {
-		variables[1] = print_owner(options->owner);
-		variables[2] = variables[1] ? print_dumpable(options) : NULL;
-		return variables[2] ? 0 : -ENOMEM;
+		variables[2] = print_owner(options->owner);
+		variables[3] = variables[2] ? print_dumpable(options) : NULL;
+		return variables[3] ? 0 : -ENOMEM;
 	}
 	return 0;
 }
 
+/* ---- the gate ---- */
+
+/* Characters of a path that the loader takes for something else in LD_PRELOAD. */
+#define MEANT_IN_PRELOAD " :$"
+
+int gcr_criu_make_gate(struct gcr_criu_job *job, const char *guard, int images_fd, int *ret_fd,
+		       struct gcr_error *error)
+{
+	static const char byte = GCR_CRIU_GATE_BYTE;
+	_cleanup_close_ int its = -1;
+	int pair[2];
+	int r;
+
+	if (strpbrk(guard, MEANT_IN_PRELOAD))
+		return gcr_error_set(
+			error, EOPNOTSUPP,
+			"CRIU cannot be made to load '%s', whose path has a blank, ':' "
+			"or '$': put gpucrfs's helpers into another directory",
+			guard);
+	job->guard = strdup(guard);
+	if (!job->guard)
+		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return gcr_error_set(error, errno, "CRIU cannot be prepared: %s", strerror(errno));
+	job->guard_fd = pair[0];
+	its = pair[1];
+	r = gcr_launch_send(job->guard_fd, &byte, 1, &images_fd, images_fd < 0 ? 0 : 1);
+	if (r < 0)
+		return gcr_error_set(error, -r, "CRIU cannot be prepared: %s", strerror(-r));
+	*ret_fd = TAKE_FD(its);
+	return 0;
+}
+
+bool gcr_criu_is_guarded(struct gcr_criu_job *job)
+{
+	char byte;
+
+	if (job->guard && !job->is_guarded)
+		job->is_guarded = recv(job->guard_fd, &byte, 1, MSG_DONTWAIT) == 1;
+	return !job->guard || job->is_guarded;
+}
+
+int gcr_criu_check_guard(struct gcr_criu_job *job, struct gcr_error *error)
+{
+	return gcr_criu_is_guarded(job)
+		       ? 0
+		       : gcr_error_set(error, EIO, GCR_CRIU_UNGUARDED, "criu", job->guard);
+}
+
 int gcr_criu_start_program(const struct gcr_criu_program *criu, const char *path,
 			   char *const *arguments, const int *fds, size_t count,
-			   const struct gcr_criu_options *options, struct gcr_criu_job *job,
-			   struct gcr_error *error)
+			   const struct gcr_criu_options *options, int gate,
+			   struct gcr_criu_job *job, struct gcr_error *error)
 {
 	/* LD_PRELOAD may be our own; a configuration file could set any option. */
 	static const char *const unwanted[] = {"LD_PRELOAD", "CRIU_CONFIG_FILE"};
@@ -142,7 +196,7 @@ int gcr_criu_start_program(const struct gcr_criu_program *criu, const char *path
 	program.environment = environment =
 		gcr_environment_copy(unwanted, GCR_ARRAY_SIZE(unwanted), &variables);
 	if (!environment ||
-	    (options && add_guard(environment + variables, options, (int)count - 1) < 0))
+	    (options && add_guard(environment + variables, options, gate, (int)count - 1) < 0))
 		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
 	if (criu->launcher) {
 		r = gcr_launch(criu->launcher, &program, &job->pid, &job->pidfd, &job->connection,
@@ -251,6 +305,9 @@ void gcr_criu_destroy(struct gcr_criu_job *job)
 		close(job->report_fd);
 	if (job->hook_fd >= 0)
 		close(job->hook_fd);
+	if (job->guard_fd >= 0)
+		close(job->guard_fd);
+	free(job->guard);
 	free(job->log_name);
 	free(job);
 }
@@ -268,6 +325,7 @@ struct gcr_criu_job *gcr_criu_new_job(void)
 	job->report_fd = -1;
 	job->hook_fd = -1;
 	job->log_end_fd = -1;
+	job->guard_fd = -1;
 	return job;
 }
 
@@ -328,7 +386,7 @@ static void add_unwanted(struct arguments *arguments, const dev_t *devices)
 }
 
 static void add_arguments(struct arguments *arguments, const char *path,
-			  const struct gcr_criu_options *options)
+			  const struct gcr_criu_options *options, int gate)
 {
 	bool dump = options->action == GCR_CRIU_DUMP;
 
@@ -342,7 +400,7 @@ static void add_arguments(struct arguments *arguments, const char *path,
 	add(arguments, "--no-default-config");
 	add(arguments, "-v4");
 	add(arguments, "--log-file=-");
-	add(arguments, "--images-dir=/proc/self/fd/%d", GCR_CRIU_IMAGES_FD);
+	add(arguments, "--images-dir=/proc/self/fd/%d", options->guard ? gate : GCR_CRIU_IMAGES_FD);
 	add(arguments, "--work-dir=/proc/self/fd/%d", WORK_FD);
 	add(arguments, "--libdir=%s", options->libdir);
 	/*
@@ -439,6 +497,8 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 	_cleanup_close_ int report_fd = -1;
 	_cleanup_close_ int hook_fd = -1;
 	_cleanup_close_ int log_fd = -1;
+	_cleanup_close_ int gate_fd = -1;
+	int gate = (int)fds_count + !!options->pidns_program + !!options->hook_program;
 	int work_fd = options->work_fd < 0 ? options->images_fd : options->work_fd;
 	int r;
 
@@ -446,8 +506,8 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 	if (r < 0)
 		return r;
 	job = gcr_criu_new_job();
-	fds = calloc(fds_count + 3, sizeof(*fds));
-	add_arguments(&arguments, program->path, options);
+	fds = calloc(fds_count + 4, sizeof(*fds));
+	add_arguments(&arguments, program->path, options, gate);
 	if (!job || !fds || arguments.failed)
 		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
 	job->action = options->action;
@@ -470,7 +530,10 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 		r = -errno;
 	if (r < 0)
 		return gcr_error_set(error, -r, "CRIU cannot be prepared: %s", strerror(-r));
-	r = gcr_criu_keep_log(program, options, job, &log_fd, error);
+	if (options->guard)
+		r = gcr_criu_make_gate(job, options->guard, options->images_fd, &gate_fd, error);
+	if (r == 0)
+		r = gcr_criu_keep_log(program, options, job, &log_fd, error);
 	if (r < 0)
 		return r;
 
@@ -485,11 +548,13 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 		fds[fds_count++] = report_fd;
 	if (hook_fd >= 0)
 		fds[fds_count++] = hook_fd;
+	if (gate_fd >= 0)
+		fds[fds_count++] = gate_fd;
 	/* The last one: see add_guard(). */
 	if (options->action == GCR_CRIU_DUMP && options->guard)
 		fds[fds_count++] = options->pidfd;
-	r = gcr_criu_start_program(program, path, arguments.list, fds, fds_count, options, job,
-				   error);
+	r = gcr_criu_start_program(program, path, arguments.list, fds, fds_count, options, gate,
+				   job, error);
 	if (r == -ECONNREFUSED || r == -EPROTO)
 		return -EIO; /* the message has been set */
 	if (r < 0)

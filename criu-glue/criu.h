@@ -34,9 +34,12 @@
 /* UID:GID:CAPABILITIES:GROUP,GROUP...: with whose rights the guard lets CRIU open a tree's files.
  */
 #define GCR_CRIU_OWNER_VARIABLE	   "GPUCR_CRIU_OWNER"
+/* FD: CRIU's descriptor of the gate, see guard_start.c. */
+#define GCR_CRIU_GATE_VARIABLE	   "GPUCR_CRIU_GATE"
 /* PID,PID...: which restored processes the guard makes dumpable, when they have their own rights.
  */
 #define GCR_CRIU_DUMPABLE_VARIABLE "GPUCR_CRIU_DUMPABLE"
+#define GCR_CRIU_GATE_BYTE	   'g' /* the messages through the gate, both ways */
 #define GCR_CRIU_HOOK_FD	   5
 #define GCR_CRIU_HOOK_ASKS	   '?'
 #define GCR_CRIU_HOOK_YES	   'y'
@@ -66,17 +69,19 @@ struct gcr_criu_program {
 /*
  * Finds CRIU and runs it to get its version (do it once, and keep the result). @path: this program
  * and no other; NULL: `criu` in PATH, then where distributions put it. @launcher (may be NULL;
- * copied): the socket of the launcher that starts CRIU, every time. Errors, with a message:
- * -EOPNOTSUPP there is no CRIU, it does not run, or it is too old (the message says what to
- * install); -EIO the launcher does not answer; -ENOMEM.
+ * copied): the socket of the launcher that starts CRIU, every time. @guard: as in struct
+ * gcr_criu_options. Errors, with a message: -EOPNOTSUPP there is no CRIU, it does not run, it is
+ * too old, or it does not load the guard (the message says what to install); -EIO the launcher does
+ * not answer; -ENOMEM.
  */
-int gcr_criu_find(const char *path, const char *launcher, struct gcr_criu_program *ret_program,
-		  struct gcr_error *error);
+int gcr_criu_find(const char *path, const char *launcher, const char *guard,
+		  struct gcr_criu_program *ret_program, struct gcr_error *error);
 void gcr_criu_program_clear(struct gcr_criu_program *program);
 
 enum gcr_criu_action {
 	GCR_CRIU_DUMP,
 	GCR_CRIU_RESTORE, /* detached: when CRIU has ended, the tree is not its child */
+	GCR_CRIU_VERSION, /* of gcr_criu_find() alone */
 };
 
 enum gcr_criu_after {
@@ -141,7 +146,7 @@ struct gcr_criu_options {
 	/*
 	 * The path of GCR_CRIU_GUARD, which keeps other processes away from CRIU's sockets, CRIU
 	 * from a process that has got the root's pid, and a restored tree from files that are not
-	 * its owner's; NULL: none.
+	 * its owner's. CRIU has its images from the guard: without it CRIU fails. NULL: none.
 	 */
 	const char *guard;
 	/*
@@ -196,6 +201,11 @@ int gcr_criu_wait(struct gcr_criu_job *job, int64_t timeout_usec, int wake_fd);
  */
 int gcr_criu_hook_fd(const struct gcr_criu_job *job);
 /*
+ * -EIO, with a message: CRIU was given a guard, and has not loaded it by now. Such a CRIU has no
+ * images.
+ */
+int gcr_criu_check_guard(struct gcr_criu_job *job, struct gcr_error *error);
+/*
  * Answers the hook, once. False: the tree keeps running, whatever the options say, and
  * gcr_criu_finish() returns an error.
  */
@@ -244,7 +254,8 @@ pid_t gcr_criu_pid(const struct gcr_criu_job *job);
  * Waits for CRIU's end, and until its log is complete, and returns its result. 0: CRIU has
  * succeeded; *ret_pid (may be NULL) is the root's pid after a restore, in our pid namespace. Else
  * -errno, with a message made from CRIU's log: -ECANCELED CRIU was cancelled or killed by us,
- * -EBUSY, -EOPNOTSUPP, -EFBIG, -ENOSPC, ... as gcr_criu_log_error(), -EIO.
+ * -EBUSY, -EOPNOTSUPP, -EFBIG, -ENOSPC, ... as gcr_criu_log_error(), -EIO (also: CRIU has succeeded
+ * without its guard; *ret_pid is set).
  */
 int gcr_criu_finish(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *error);
 

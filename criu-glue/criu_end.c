@@ -325,9 +325,17 @@ int gcr_criu_finish(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *
 		return gcr_error_set(error, -r, "criu cannot be waited for: %s", strerror(-r));
 	gcr_criu_complete_log(job);
 	if (job->wait_status != -1 && WIFEXITED(job->wait_status) &&
-	    WEXITSTATUS(job->wait_status) == 0)
-		return job->action == GCR_CRIU_RESTORE ? find_restored(job, ret_pid, error) : 0;
+	    WEXITSTATUS(job->wait_status) == 0) {
+		/* First, so that the caller knows what to end. */
+		if (job->action == GCR_CRIU_RESTORE)
+			r = find_restored(job, ret_pid, error);
+		return gcr_criu_is_guarded(job) ? r : gcr_criu_check_guard(job, error);
+	}
 	if (job->stopped_by_us)
 		return gcr_error_set(error, ECANCELED, "criu was stopped");
-	return explain(job, error);
+	r = explain(job, error);
+	/* One that was killed may have ended before. */
+	if (!gcr_criu_is_guarded(job) && job->wait_status != -1 && WIFEXITED(job->wait_status))
+		gcr_error_prefix(error, GCR_CRIU_UNGUARDED, "criu", job->guard);
+	return r;
 }

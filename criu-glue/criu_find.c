@@ -13,6 +13,7 @@
 #include "lib/clock.h"
 
 #define VERSION_TIMEOUT_USEC (10 * GCR_USEC_PER_SEC)
+#define VERSION_GATE_FD	     3
 
 void gcr_criu_program_clear(struct gcr_criu_program *program)
 {
@@ -66,24 +67,32 @@ static unsigned int parse_version(const char *output)
 
 #define INSTALL "install CRIU 4.0 or newer (package criu)"
 
-static int ask_version(const struct gcr_criu_program *criu, unsigned int *ret_version,
-		       struct gcr_error *error)
+/* @guard: may be NULL. *ret_is_guarded: CRIU has loaded it. */
+static int ask_version(const struct gcr_criu_program *criu, const char *guard,
+		       unsigned int *ret_version, bool *ret_is_guarded, struct gcr_error *error)
 {
+	const struct gcr_criu_options options = {.action = GCR_CRIU_VERSION, .guard = guard};
 	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = gcr_criu_new_job();
 	_cleanup_free_ char *output = malloc(GCR_CRIU_OUTPUT_BYTES + 1);
 	const char *path = criu->path;
 	_cleanup_free_ char *name = strdup(path);
 	char option[] = "--version";
 	char *arguments[] = {name, option, NULL};
+	_cleanup_close_ int gate_fd = -1;
 	int r;
 
 	if (!job || !output || !name)
 		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
+	r = guard ? gcr_criu_make_gate(job, guard, -1, &gate_fd, error) : 0;
+	if (r < 0)
+		return r;
 	r = gcr_criu_make_output(&job->output_fd);
 	if (r == 0)
-		r = gcr_criu_start_program(criu, path, arguments,
-					   (const int[]){-1, job->output_fd, -1}, 3, NULL, job,
-					   error);
+		r = gcr_criu_start_program(
+			criu, path, arguments,
+			(const int[]){-1, job->output_fd, -1, [VERSION_GATE_FD] = gate_fd},
+			guard ? VERSION_GATE_FD + 1 : VERSION_GATE_FD, &options, VERSION_GATE_FD,
+			job, error);
 	if (r == -ECONNREFUSED || r == -EPROTO)
 		return -EIO; /* the message has been set */
 	if (r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -EAGAIN)
@@ -98,13 +107,15 @@ static int ask_version(const struct gcr_criu_program *criu, unsigned int *ret_ve
 	*ret_version = parse_version(output);
 	if (!WIFEXITED(job->wait_status) || WEXITSTATUS(job->wait_status) != 0 || *ret_version == 0)
 		return gcr_error_set(error, EOPNOTSUPP, "%s does not run here: " INSTALL, path);
+	*ret_is_guarded = gcr_criu_is_guarded(job);
 	return 0;
 }
 
-int gcr_criu_find(const char *path, const char *launcher, struct gcr_criu_program *ret_program,
-		  struct gcr_error *error)
+int gcr_criu_find(const char *path, const char *launcher, const char *guard,
+		  struct gcr_criu_program *ret_program, struct gcr_error *error)
 {
 	_cleanup_(gcr_criu_program_clear) struct gcr_criu_program found = {};
+	bool is_guarded = false;
 	int r;
 
 	if (launcher && !(found.launcher = strdup(launcher)))
@@ -122,12 +133,14 @@ int gcr_criu_find(const char *path, const char *launcher, struct gcr_criu_progra
 	if (r < 0)
 		return gcr_error_set(error, EOPNOTSUPP, "%s is not there: " INSTALL,
 				     path ? path : "criu");
-	r = ask_version(&found, &found.version, error);
+	r = ask_version(&found, guard, &found.version, &is_guarded, error);
 	if (r < 0)
 		return r;
 	if (found.version < GCR_CRIU_VERSION_MIN)
 		return gcr_error_set(error, EOPNOTSUPP, "%s is version %u.%u: " INSTALL, found.path,
 				     found.version / 10000, found.version / 100 % 100);
+	if (!is_guarded)
+		return gcr_error_set(error, EOPNOTSUPP, GCR_CRIU_UNGUARDED, found.path, guard);
 	*ret_program = found;
 	found = (struct gcr_criu_program){};
 	return 0;

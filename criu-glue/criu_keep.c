@@ -94,7 +94,7 @@ int gcr_criu_keep_log(const struct gcr_criu_program *criu, const struct gcr_criu
 	if (!job->log)
 		return gcr_error_set(error, ENOMEM, "out of memory for CRIU");
 	r = gcr_criu_start_program(criu, options->log_program, arguments, ends.drain,
-				   GCR_ARRAY_SIZE(ends.drain), NULL, job->log, &cause);
+				   GCR_ARRAY_SIZE(ends.drain), NULL, -1, job->log, &cause);
 	if (r < 0)
 		return gcr_error_set(error, EIO,
 				     "%s, which keeps CRIU's log, cannot be started: %s",

@@ -25,7 +25,10 @@ static bool is_our_user_namespace(int fd)
 	       ours.st_dev == its.st_dev && ours.st_ino == its.st_ino;
 }
 
-/* Does the namespace belong to our user namespace, or to one above it? Users can make neither. */
+/*
+ * Does the namespace belong to our user namespace, or to one above it? Users can make neither by
+ * themselves. A set-user-ID program makes a mount namespace of ours for them (SECURITY.md).
+ */
 static bool is_ours(int fd)
 {
 	int type = ioctl(fd, NS_GET_NSTYPE), owner;

@@ -114,26 +114,20 @@ static bool note_own(void)
 	return stat("/proc/self/ns/mnt", &owner.mounts) == 0;
 }
 
-/*
- * Is this program CRIU? CRIU exports functions to its plugins, and the daemon gives it `restore` as
- * the first argument.
- */
-static bool is_in_criu(int count, char *const *arguments)
+bool gcr_guard_is_in_criu(void)
 {
-	return dlsym(RTLD_DEFAULT, "criu_get_image_dir") ||
-	       (count > 1 && !strcmp(arguments[1], "restore"));
+	return dlsym(RTLD_DEFAULT, "criu_get_image_dir");
 }
 
 /*
  * Reads the owner from the environment, in CRIU alone: not in a shell or another program that
  * starts CRIU, nor in one that CRIU starts. Ends CRIU if the owner is not valid.
  */
-__attribute__((constructor)) static void learn(int count, char **arguments, char **environment)
+__attribute__((constructor)) static void learn(void)
 {
 	const char *text = getenv(GCR_CRIU_OWNER_VARIABLE);
 
-	(void)environment;
-	if (!text || !is_in_criu(count, arguments))
+	if (!text || !gcr_guard_is_in_criu())
 		return;
 	if (!parse(text) || !note_own()) {
 		fprintf(stderr, "gpucr-criu-guard: the owner of the tree is not known: %s\n", text);

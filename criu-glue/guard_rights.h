@@ -18,6 +18,11 @@ struct gcr_guard_saved {
 	gid_t gid;
 };
 
+/*
+ * Is this program CRIU, and no program that starts CRIU? CRIU exports functions to its plugins. Its
+ * arguments tell nothing: a program that starts CRIU can have the same ones.
+ */
+bool gcr_guard_is_in_criu(void);
 /* Is this CRIU, and does it restore the tree of an ordinary user? */
 bool gcr_guard_has_owner(void);
 /* The owner's uid; call it only if there is an owner. */

@@ -270,7 +270,7 @@ static int check_process(int images_fd, const struct gcr_criu_tree *tree,
 	return result;
 }
 
-/* ---- deleted files ---- */
+/* ---- mounts, and deleted files ---- */
 
 /* Finds the user of an image ghost-file-N.img, of which these are the first bytes. -EIO. */
 static int parse_ghost(const uint8_t *image, size_t bytes, uint64_t *ret_uid)
@@ -312,26 +312,30 @@ static int check_ghost(int images_fd, const char *name, const struct gcr_image_o
 }
 
 /*
- * Checks all deleted files, unless the tree has a mount namespace of its own, in which CRIU makes
- * them as root.
+ * Checks all deleted files, and that the tree has no mount namespace of its own. There CRIU makes
+ * files as root, by paths that the user can have made: any user gets such a namespace, with mounts
+ * of his choice, by a set-user-ID program.
  */
-static int check_ghosts(int images_fd, const struct gcr_image_owner *owner, struct gcr_error *error)
+static int check_files(int images_fd, const struct gcr_image_owner *owner, struct gcr_error *error)
 {
 	static const char ghost[] = "ghost-file-", mounts[] = "mountpoints-";
 	_cleanup_closedir_ DIR *directory = NULL;
 	const struct dirent *entry;
-	bool has_namespace = false;
 	int result = gcr_beneath_list(images_fd, ".", &directory);
 
 	if (result < 0)
 		return gcr_error_set(error, EIO, "the directory of CRIU's images: %s",
 				     strerror(-result));
-	while ((entry = readdir(directory)))
-		has_namespace |= !strncmp(entry->d_name, mounts, strlen(mounts));
-	rewinddir(directory);
-	while (!result && !has_namespace && (entry = readdir(directory)))
-		if (!strncmp(entry->d_name, ghost, strlen(ghost)))
+	while (!result && (entry = readdir(directory))) {
+		if (!strncmp(entry->d_name, mounts, strlen(mounts)))
+			result = gcr_error_set(
+				error, EACCES,
+				"the program has a mount namespace of its own, in which CRIU "
+				"would make files of user %u as root (thaw trusted does so)",
+				(unsigned int)owner->uid);
+		if (!result && !strncmp(entry->d_name, ghost, strlen(ghost)))
 			result = check_ghost(images_fd, entry->d_name, owner, error);
+	}
 	return result;
 }
 
@@ -342,7 +346,7 @@ int gcr_image_check(int images_fd, const struct gcr_image_owner *owner, struct g
 
 	for (size_t i = 0; i < tree.count && !result; i++)
 		result = check_process(images_fd, &tree, &tree.processes[i], error);
-	return result ? result : check_ghosts(images_fd, owner, error);
+	return result ? result : check_files(images_fd, owner, error);
 }
 
 /* ---- at a dump ---- */

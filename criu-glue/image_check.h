@@ -18,6 +18,8 @@
  *    may write to that memory. If the kernel does not clear its field rseq_cs, that field is 0.
  *  - A deleted file is the owner's. The owner can read what CRIU writes into a file that CRIU makes
  *    with the owner's rights, before CRIU finds that the owner cannot give it to another user.
+ *  - The tree has no mount namespace of its own, in which CRIU would make files as root. (A tree
+ *    with a user namespace of its own has no owner here.)
  * Errors, with a message: -EACCES: one of these does not hold; -EIO: an image cannot be read, or is
  * invalid; -ENOMEM.
  */

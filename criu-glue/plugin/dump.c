@@ -242,7 +242,7 @@ static int freeze_all(size_t first, struct gcr_error *error)
 	r = freeze(first, error);
 	alarm(alarm_sec);
 	if (r < 0 && keeper_fd >= 0)
-		gcr_keeper_dismiss(keeper_fd);
+		gcr_keeper_tell_failure(keeper_fd);
 	return r;
 }
 

@@ -44,13 +44,21 @@ static bool is_traced(pid_t pid)
 
 /*
  * Thaws the process. CRIU may have been killed in the middle of the freeze: the freeze first ends
- * or is rolled back, and until then the verb gives EBUSY, and is tried again.
+ * or is rolled back, and until then the verb gives EBUSY, and is tried again. @has_failed: the
+ * freeze has; the process is thawed only if it could not be rolled back.
  */
-static int thaw(const char *mount, const struct gcr_kept *kept, struct gcr_error *error)
+static int thaw(const char *mount, const struct gcr_kept *kept, bool has_failed,
+		struct gcr_error *error)
 {
+	struct gcr_mount_look look;
 	int r;
 
 	for (int waited_ms = 0;; waited_ms += RELEASE_MS) {
+		if (has_failed) {
+			r = gcr_mount_look(mount, kept->pid, &look, error);
+			if (r < 0 || !look.is_half_frozen)
+				return r;
+		}
 		r = gcr_mount_write_to(mount, kept, "thaw\n", error);
 		if (r != -EBUSY || waited_ms >= BUSY_MS ||
 		    gcr_becomes_readable(kept->pidfd, RELEASE_MS))
@@ -60,9 +68,9 @@ static int thaw(const char *mount, const struct gcr_kept *kept, struct gcr_error
 
 /*
  * After the dump: thaws the process if CRIU has let it run. Returns when CRIU has released the
- * process.
+ * process. @has_failed: its freeze has.
  */
-static void thaw_released(const char *mount, const struct gcr_kept *kept)
+static void thaw_released(const char *mount, const struct gcr_kept *kept, bool has_failed)
 {
 	struct gcr_proc_stat stat;
 	struct gcr_error error = {0};
@@ -80,13 +88,13 @@ static void thaw_released(const char *mount, const struct gcr_kept *kept)
 		       (int)kept->pid, mount, (int)kept->pid);
 		return;
 	}
-	r = thaw(mount, kept, &error);
+	r = thaw(mount, kept, has_failed, &error);
 	if (r < 0 && !gcr_becomes_readable(kept->pidfd, 0))
 		syslog(LOG_ERR, "process %d, which CRIU let go on, could not be thawed: %s",
 		       (int)kept->pid, error.words);
 }
 
-static void thaw_all(const char *mount, const struct gcr_kept *kept, size_t count)
+static void thaw_all(const char *mount, const struct gcr_kept *kept, size_t count, bool has_failed)
 {
 	/* Each in a process of its own, so that one that hangs does not delay the others. */
 	for (size_t i = 0; i < count; i++) {
@@ -94,7 +102,7 @@ static void thaw_all(const char *mount, const struct gcr_kept *kept, size_t coun
 
 		if (child > 0)
 			continue;
-		thaw_released(mount, &kept[i]);
+		thaw_released(mount, &kept[i], has_failed);
 		if (!child)
 			_exit(0);
 	}
@@ -135,6 +143,7 @@ static __attribute__((noreturn)) void keep(const char *mount, struct gcr_kept *k
 {
 	struct sigaction action = {.sa_handler = SIG_DFL};
 	sigset_t none;
+	bool has_failed = false;
 	char byte;
 	ssize_t r;
 
@@ -155,10 +164,9 @@ static __attribute__((noreturn)) void keep(const char *mount, struct gcr_kept *k
 		_exit(1);
 	do {
 		r = read(socket_fd, &byte, 1);
-	} while (r < 0 && errno == EINTR);
-	if (r > 0)
-		_exit(0);
-	thaw_all(mount, kept, count);
+		has_failed |= r > 0;
+	} while (r > 0 || (r < 0 && errno == EINTR));
+	thaw_all(mount, kept, count, has_failed);
 	_exit(0);
 }
 
@@ -202,7 +210,7 @@ int gcr_keeper_start(const char *mount, const struct gcr_kept *kept, size_t coun
 	return 0;
 }
 
-void gcr_keeper_dismiss(int fd)
+void gcr_keeper_tell_failure(int fd)
 {
 	/* A keeper that does not get the message thaws running programs, which does nothing. */
 	(void)!send(fd, "x", 1, MSG_NOSIGNAL);

@@ -113,6 +113,8 @@ int gcr_mount_look(const char *mount, pid_t pid, struct gcr_mount_look *ret_look
 	look.has_own_plugin = value && !strncmp(value, "hip\n", 4);
 	value = value_of(text, "state");
 	look.is_frozen = value && !strncmp(value, "frozen\n", 7);
+	look.is_half_frozen = value &&
+			      (!strncmp(value, "failed\n", 7) || !strncmp(value, "freezing\n", 9));
 	*ret_look = look;
 	return 0;
 }

@@ -48,6 +48,7 @@ enum gcr_mount_kind {
 struct gcr_mount_look {
 	enum gcr_mount_kind kind;
 	bool is_frozen;
+	bool is_half_frozen; /* a freeze is under way, or could not be rolled back */
 	/* The vendor has a plugin of its own for memory that stays on the GPU: call that too. */
 	bool has_own_plugin;
 	uint64_t start_ticks;
@@ -134,8 +135,11 @@ int gcr_own_pid(pid_t pid, pid_t *ret_own_pid, struct gcr_error *error);
  */
 int gcr_keeper_start(const char *mount, const struct gcr_kept *kept, size_t count, int *ret_fd,
 		     struct gcr_error *error);
-/* Tells the keeper to end without thawing, since nothing was frozen. The caller then closes @fd. */
-void gcr_keeper_dismiss(int fd);
+/*
+ * Tells the keeper that the freeze has failed: after the dump it thaws only a process whose freeze
+ * could not be rolled back, and none that somebody else has frozen.
+ */
+void gcr_keeper_tell_failure(int fd);
 
 /*
  * dump.c, restore.c: the functions that plugin.c calls. Both `begin` functions return 1 if there

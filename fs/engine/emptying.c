@@ -143,14 +143,10 @@ int gcr_emptying_start(struct gcr_daemon *daemon, struct gcr_error *error)
 {
 	GCR_LOCK_SCOPE(&state.lock);
 
-	state.path = gcr_vendor_program(daemon, GCR_EMPTYING_PROGRAM);
-	if (!state.path)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	if (access(state.path, X_OK) < 0) {
-		gcr_error_set(error, errno, "%s: %s", state.path, strerror(errno));
-		free(TAKE_PTR(state.path));
-		return -error->number;
-	}
+	int r = gcr_vendor_program(daemon, GCR_EMPTYING_PROGRAM, &state.path, error);
+
+	if (r < 0)
+		return r;
 	gcr_loop_handle(daemon->loop, GCR_LOOP_EMPTYING, handle_end, NULL);
 	state.daemon = daemon;
 	return 0;

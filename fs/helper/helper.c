@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +64,10 @@ int gcr_helper_find(const char *directories, const char *program, char **ret_pat
 		    struct gcr_error *error)
 {
 	const char *rest = directories;
-	char *path = NULL;
+	const char *end = strrchr(program, '.');
+	bool is_library = end && !strcmp(end, ".so");
+	_cleanup_free_ char *path = NULL;
+	int number = 0;
 
 	do {
 		size_t length = strcspn(rest, ":");
@@ -71,11 +75,17 @@ int gcr_helper_find(const char *directories, const char *program, char **ret_pat
 		/* A relative one would be below whatever directory we were started in. */
 		if (*rest == '/') {
 			free(path);
-			if (asprintf(&path, "%.*s/%s", (int)length, rest, program) < 0)
+			if (asprintf(&path, "%.*s/%s", (int)length, rest, program) < 0) {
+				path = NULL;
 				return gcr_error_set(error, ENOMEM, "out of memory for %s",
 						     program);
-			if (!access(path, X_OK))
-				break;
+			}
+			/* Distributions install libraries with mode 0644. */
+			if (!access(path, is_library ? R_OK : X_OK)) {
+				*ret_path = TAKE_PTR(path);
+				return 0;
+			}
+			number = errno;
 		}
 		rest += length + (rest[length] == ':');
 	} while (*rest);
@@ -84,8 +94,9 @@ int gcr_helper_find(const char *directories, const char *program, char **ret_pat
 				     "%s is looked for in no directory: '%s' has no path that "
 				     "begins with '/'",
 				     program, directories);
-	*ret_path = path;
-	return 0;
+	return gcr_error_set(error, EIO, "%s cannot be %s: %s (%s is looked for in %s)", path,
+			     is_library ? "loaded" : "started", strerror(number), program,
+			     directories);
 }
 
 static void format_uuid(const uint8_t uuid[GCR_UUID_BYTES], char text[2 * GCR_UUID_BYTES + 1])

@@ -120,11 +120,9 @@ unsigned int gcr_helpers_users(struct gcr_helpers *helpers, const uint8_t uuid[G
  */
 void gcr_helper_put(struct gcr_helper *helper);
 
-/*
- * The path of a program in the helpers' directories, as of gcr_helper_find(); the caller frees it.
- * NULL: no memory, or no directory.
- */
-char *gcr_helpers_program(const struct gcr_helpers *helpers, const char *name);
+/* The path of a program in the helpers' directories: gcr_helper_find(). */
+int gcr_helpers_program(const struct gcr_helpers *helpers, const char *name, char **ret_path,
+			struct gcr_error *error);
 
 /*
  * The driver version and API version, from the hello of any helper. False if there was no hello

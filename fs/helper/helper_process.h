@@ -88,9 +88,9 @@ int gcr_helper_start(const struct gcr_helpers_config *config, enum gcr_helper_ki
 		     const uint8_t *uuid, struct gcr_helper **ret_helper, struct gcr_error *error);
 
 /*
- * The path of @program: in the first of @directories (separated by ':') that has it, or in the last
- * one if none has. Those that do not begin with '/' are left out. The caller frees *ret_path. 0;
- * -ENOMEM; -EIO: no directory is left. Errors come with a message.
+ * The path of @program, or of a library (NAME.so): in the first of @directories (separated by ':')
+ * that has it. Those that do not begin with '/' are left out. The caller frees *ret_path. 0;
+ * -ENOMEM; -EIO: no directory is left, or none has it. Errors come with a message.
  */
 int gcr_helper_find(const char *directories, const char *program, char **ret_path,
 		    struct gcr_error *error);

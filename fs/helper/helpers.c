@@ -391,11 +391,8 @@ unsigned int gcr_helpers_users(struct gcr_helpers *helpers, const uint8_t uuid[G
 	return count;
 }
 
-char *gcr_helpers_program(const struct gcr_helpers *helpers, const char *name)
+int gcr_helpers_program(const struct gcr_helpers *helpers, const char *name, char **ret_path,
+			struct gcr_error *error)
 {
-	struct gcr_error error = {0};
-	char *path;
-
-	return gcr_helper_find(helpers->config.helper_directory, name, &path, &error) < 0 ? NULL
-											  : path;
+	return gcr_helper_find(helpers->config.helper_directory, name, ret_path, error);
 }

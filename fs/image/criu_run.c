@@ -19,6 +19,7 @@
 
 #include "fs/base/quota.h"
 #include "fs/image/place.h"
+#include "fs/process/vendor.h"
 #include "fs/store/place_name.h"
 #include "lib/beneath.h"
 #include "lib/cleanup.h"
@@ -68,18 +69,19 @@ int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **
 	 */
 	const char *named = getenv("GPUCR_CRIU_SOCKET");
 	_cleanup_free_ char *launcher = NULL;
-	int result = 0;
+	_cleanup_free_ char *guard = NULL;
+	int result = gcr_vendor_program(daemon, GCR_CRIU_GUARD, &guard, error);
 
-	if (named && *named) {
+	if (!result && named && *named)
 		result = gcr_trusted_path("GPUCR_CRIU_SOCKET", named, &launcher, error);
-		if (result < 0)
-			return result;
-	}
+	if (result < 0)
+		return result;
 
 	pthread_mutex_lock(&found.lock);
 	/* CRIU may be installed while the daemon runs. Once found, the program does not change. */
 	if (!found.program.path)
-		result = gcr_criu_find(daemon->options.criu, launcher, &found.program, error);
+		result =
+			gcr_criu_find(daemon->options.criu, launcher, guard, &found.program, error);
 	pthread_mutex_unlock(&found.lock);
 	*ret_program = &found.program;
 	return result;

@@ -30,7 +30,8 @@ void gcr_criu_subject_of_place(const char *name, char ret_subject[GCR_CRIU_SUBJE
 
 /*
  * Returns the CRIU program, which stays the daemon's; the search is repeated until it has found
- * one. Errors as of gcr_criu_find(), and of gcr_trusted_path() for GPUCR_CRIU_SOCKET.
+ * one. Errors as of gcr_criu_find(), of gcr_vendor_program() for its guard, and of
+ * gcr_trusted_path() for GPUCR_CRIU_SOCKET.
  */
 int gcr_criu_program(struct gcr_daemon *daemon, const struct gcr_criu_program **ret_program,
 		     struct gcr_error *error);

@@ -28,9 +28,9 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 {
 	const struct gcr_opens *opens = dump->opens;
 	_cleanup_free_ const char **externals = calloc(opens->findings_count + 1, sizeof(char *));
-	_cleanup_free_ char *hook = gcr_vendor_program(dump->daemon, GCR_CRIU_HOOK_PROGRAM);
-	_cleanup_free_ char *guard = gcr_vendor_program(dump->daemon, GCR_CRIU_GUARD);
-	_cleanup_free_ char *drain = gcr_vendor_program(dump->daemon, GCR_DRAIN_PROGRAM);
+	_cleanup_free_ char *hook = NULL;
+	_cleanup_free_ char *guard = NULL;
+	_cleanup_free_ char *drain = NULL;
 	_cleanup_free_ char *plugins = NULL;
 	const struct gcr_criu_program *program;
 	char subject[GCR_CRIU_SUBJECT_BYTES];
@@ -40,7 +40,6 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 		.pidfd = dump->members[0].pidfd,
 		.images_fd = dump->images_fd,
 		.log_name = GCR_CRIU_LOG_NAME,
-		.log_program = drain,
 		.after = dump->task->command->leave ? GCR_CRIU_AFTER_RUNNING
 						    : GCR_CRIU_AFTER_DEFAULT,
 		.tcp = dump->task->command->tcp,
@@ -50,13 +49,18 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 		.link_remap = opens->link_remap,
 		.ghost_limit_bytes = opens->ghost_limit_bytes,
 		.externals = externals,
-		.hook_program = hook,
-		.guard = guard,
 	};
 	int result;
 
-	if (!externals || !hook || !guard || !drain)
+	if (!externals)
 		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_vendor_program(dump->daemon, GCR_CRIU_HOOK_PROGRAM, &hook, error);
+	if (!result)
+		result = gcr_vendor_program(dump->daemon, GCR_CRIU_GUARD, &guard, error);
+	if (!result)
+		result = gcr_vendor_program(dump->daemon, GCR_DRAIN_PROGRAM, &drain, error);
+	if (result < 0)
+		return result;
 	/* If it ends from here on, the guard keeps CRIU from the next process with its pid. */
 	if (gcr_dump_is_gone(&dump->members[0]))
 		return gcr_error_set(error, ESRCH, "process %d has ended", (int)options.pid);
@@ -81,6 +85,9 @@ static int start_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, int 
 		result = gcr_criu_hide_log(*ret_work_fd, error);
 	if (result < 0)
 		return result;
+	options.hook_program = hook;
+	options.guard = guard;
+	options.log_program = drain;
 	options.work_fd = *ret_work_fd;
 	options.libdir = plugins;
 	return gcr_criu_start(program, &options, ret_job, error);
@@ -163,8 +170,12 @@ int gcr_dump_run_criu(struct gcr_dump *dump, struct gcr_criu_job **ret_job, stru
 		}
 	} while (result == -ETIMEDOUT);
 	if (result == -EINTR) {
-		*ret_job = TAKE_PTR(job);
-		return 0;
+		result = gcr_criu_check_guard(job, error);
+		if (result < 0)
+			gcr_criu_stop(job, CRIU_GRACE_USEC);
+		else
+			*ret_job = TAKE_PTR(job);
+		return result;
 	}
 	result = gcr_criu_finish(job, NULL, error);
 	return result ? result : gcr_error_set(error, EIO, "criu has ended before it asked");

@@ -138,7 +138,7 @@ static int start_drain(struct gcr_restore *restore, int cgroup_procs_fd, const s
 		       struct gcr_error *error)
 {
 	struct gcr_daemon *daemon = restore->job.daemon;
-	_cleanup_free_ char *path = gcr_vendor_program(daemon, GCR_DRAIN_PROGRAM);
+	_cleanup_free_ char *path = NULL;
 	_cleanup_(gcr_environment_free_cleanup) char **environment =
 		gcr_environment_copy(NULL, 0, NULL);
 	char name[] = GCR_DRAIN_PROGRAM;
@@ -146,8 +146,11 @@ static int start_drain(struct gcr_restore *restore, int cgroup_procs_fd, const s
 	int status = 0, pidfd, result;
 	pid_t pid;
 
-	if (!path || !environment)
+	if (!environment)
 		return gcr_error_set(error, ENOMEM, "out of memory");
+	result = gcr_vendor_program(daemon, GCR_DRAIN_PROGRAM, &path, error);
+	if (result < 0)
+		return result;
 	result = gcr_program_start(
 		&(struct gcr_program){
 			.path = path,

@@ -95,8 +95,9 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 		      int cgroup_fd, struct gcr_criu_job **ret_job, struct gcr_error *error)
 {
 	const struct gcr_tree_options *told = &restore->manifest->tree->options;
-	_cleanup_free_ char *guard = gcr_vendor_program(restore->job.daemon, GCR_CRIU_GUARD);
-	_cleanup_free_ char *drain = gcr_vendor_program(restore->job.daemon, GCR_DRAIN_PROGRAM);
+	struct gcr_daemon *daemon = restore->job.daemon;
+	_cleanup_free_ char *guard = NULL;
+	_cleanup_free_ char *drain = NULL;
 	_cleanup_free_ char *plugins = NULL;
 	_cleanup_free_ char *pidns = NULL;
 	_cleanup_(gcr_restore_close_images) struct gcr_restore_images images = {.fd = -1};
@@ -106,7 +107,6 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 	struct gcr_criu_options options = {
 		.action = GCR_CRIU_RESTORE,
 		.log_name = GCR_CRIU_LOG_NAME,
-		.log_program = drain,
 		.after = GCR_CRIU_AFTER_STOPPED,
 		.tcp = (enum gcr_criu_tcp)told->tcp,
 		.shell_job = told->shell_job,
@@ -115,15 +115,19 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 		.link_remap = told->link_remap,
 		.inherits = supplies->inherits,
 		.inherits_count = supplies->count,
-		.guard = guard,
 	};
-	int result = guard && drain ? gcr_criu_program(restore->job.daemon, &program, error)
-				    : gcr_error_set(error, ENOMEM, "out of memory");
+	int result = gcr_vendor_program(daemon, GCR_CRIU_GUARD, &guard, error);
 
 	if (!result)
-		result = gcr_criu_plugins(restore->job.daemon, restore->vendors, &plugins, error);
+		result = gcr_vendor_program(daemon, GCR_DRAIN_PROGRAM, &drain, error);
+	if (!result)
+		result = gcr_criu_program(daemon, &program, error);
+	if (!result)
+		result = gcr_criu_plugins(daemon, restore->vendors, &plugins, error);
 	if (result < 0)
 		return result;
+	options.guard = guard;
+	options.log_program = drain;
 	gcr_criu_subject_of_place(restore->place->name, subject);
 	work_fd = gcr_criu_log_directory(restore->job.daemon, subject, restore->place->stat.st_uid,
 					 error);
@@ -137,9 +141,9 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 	options.dumpable = images.dumpable;
 	options.dumpable_count = images.dumpable_count;
 	if (restore->job.command.new_pids) {
-		pidns = gcr_vendor_program(restore->job.daemon, GCR_PIDNS_PROGRAM);
-		if (!pidns)
-			return gcr_error_set(error, ENOMEM, "out of memory");
+		result = gcr_vendor_program(daemon, GCR_PIDNS_PROGRAM, &pidns, error);
+		if (result < 0)
+			return result;
 		options.pidns_program = pidns;
 		options.unwanted_mounts[0] = gcr_mountpoint_device(restore->job.daemon);
 		options.unwanted_mounts[1] = gcr_store_mount_device(restore->job.daemon->store);

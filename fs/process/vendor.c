@@ -60,9 +60,10 @@ void gcr_vendor_free_links(struct gcr_vendor *vendor)
 		free(TAKE_PTR(vendor->memory_links[i]));
 }
 
-char *gcr_vendor_program(struct gcr_daemon *daemon, const char *name)
+int gcr_vendor_program(struct gcr_daemon *daemon, const char *name, char **ret_path,
+		       struct gcr_error *error)
 {
-	return gcr_helpers_program(daemon->vendors[0].helpers, name);
+	return gcr_helpers_program(daemon->vendors[0].helpers, name, ret_path, error);
 }
 
 bool gcr_vendor_owns_helper(struct gcr_daemon *daemon, pid_t pid)

@@ -16,8 +16,12 @@ void gcr_vendor_free_links(struct gcr_vendor *vendor);
 /* The vendor whose processes this engine freezes. Never NULL. */
 struct gcr_vendor *gcr_vendor_of_engine(struct gcr_daemon *daemon, const char *engine);
 
-/* The path of a program in the helpers' directory; the caller frees it. NULL: no memory. */
-char *gcr_vendor_program(struct gcr_daemon *daemon, const char *name);
+/*
+ * The path of a program, or of a library, in the helpers' directories; the caller frees it. Errors,
+ * with a message: -EIO it is not there; -ENOMEM.
+ */
+int gcr_vendor_program(struct gcr_daemon *daemon, const char *name, char **ret_path,
+		       struct gcr_error *error);
 
 /* The vendor whose preload library has these flags (GCR_PAGE_*) in its page. */
 struct gcr_vendor *gcr_vendor_of_library(struct gcr_daemon *daemon, uint32_t flags);

@@ -23,7 +23,7 @@ def fails(machine, one, expected, verb='dump'):
 def test_criu_fails():
     """At once, in the middle, with nothing done, by a signal, and in the end with the tree held.
     Then it can be dumped all the same."""
-    words = {'fail': 'it was told to fail', 'nothing': 'before it asked', 'killed': 'signal 9',
+    words = {'fail': 'it was told to fail', 'nothing': 'has not loaded', 'killed': 'signal 9',
              'refuse': 'exited with', 'truncate': 'pstree.img',
              'damage': 'core-'}
     with dump.machine(wrapped=True) as machine:

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import mmap
 import os
+import re
 import signal
 import struct
 import sys
@@ -22,6 +23,7 @@ from test_restore_whose import share_gpu, users_program
 LIBRARY = f'{BUILD}/test/e2e/libmoments.so'
 CRITICAL = 0x13000  # of moments.c
 IN_CREATE = 0x100
+CLONE_NEWNS, MNT_DETACH, MS_REC, MS_PRIVATE = 0x20000, 2, 0x4000, 0x40000
 
 
 def program(machine, what, **words):
@@ -197,6 +199,32 @@ def test_secure_bits():
         equal(machine.write(one.pid, 'dump name=users'), 'EPERM')
         check('securebits' in machine.error(one.pid), machine.error(one.pid))
         one.wait_ticks()
+
+
+def leave_mounts():
+    """In a mount namespace of its own, without what CRIU does not take along."""
+    if LIBC.unshare(CLONE_NEWNS) or LIBC.mount(b'none', b'/', None, MS_REC | MS_PRIVATE, None):
+        os._exit(1)
+    for line in reversed(read_file('/proc/self/mountinfo').splitlines()):
+        if re.search(' - (fuse|tmpfs)', line):
+            LIBC.umount2(line.split()[4].encode(), MNT_DETACH)
+
+
+def test_mount_namespace():
+    """A set-user-ID program can have made it for the user. CRIU would make files there as root."""
+    with machines() as (machine, _, _):
+        share_gpu(machine)
+        demo = dump.demo_in_shell(machine, 'member')
+        user = f'setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups'
+        root = dump.Program(machine, name='root', command=['sh', '-c', f'exec {user} {demo}'],
+                            prepare=leave_mounts)
+        one = dump.Program.below(root, 'member').wait_ready()
+        if machine.write(one.pid, 'dump name=users') != 'ok':
+            raise harness.Skip(f'CRIU dumps no tree with mounts here: {machine.error(one.pid)}')
+        one.wait_gone()
+        equal(refused(machine, one, 'a mount namespace of its own'), 'EACCES')
+        if machine.write('users', 'thaw trusted') != 'ok':
+            check('mount namespace' not in machine.error('users'), machine.error('users'))
 
 
 def test_deleted_file_of_root():

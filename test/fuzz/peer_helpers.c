@@ -443,10 +443,11 @@ int gcr_helper_find(const char *directories, const char *program, char **ret_pat
 	return *ret_path ? 0 : gcr_error_set(error, ENOMEM, "out of memory");
 }
 
-char *gcr_helpers_program(const struct gcr_helpers *helpers, const char *name)
+int gcr_helpers_program(const struct gcr_helpers *helpers, const char *name, char **ret_path,
+			struct gcr_error *error)
 {
 	(void)helpers;
-	return strdup(name);
+	return gcr_helper_find("", name, ret_path, error);
 }
 
 bool gcr_helpers_hello(struct gcr_helpers *helpers, struct gcr_hello *ret_hello)

@@ -21,6 +21,7 @@ harness.go_apart()  # before anybody asks for our pid
 TOOL = os.path.abspath(sys.argv[1])
 LAUNCH = f'{harness.BUILD}/backend/cuda/gpucr-launch'
 GUARD = f'{harness.BUILD}/backend/cuda/libgpucr-criu-guard.so'
+AS_CRIU = f'{harness.BUILD}/test/unit/criu/libas-criu.so'
 PIDNS = f'{harness.BUILD}/backend/cuda/gpucr-pidns'
 PATIENCE_SEC = 60
 LISTENERS = []  # a child of ours that is none of the restored
@@ -91,10 +92,15 @@ class Place:
         check(all(character >= ' ' for character in words), 'control characters:', repr(words))
         return words
 
-    def fake(self, script, version='4.1.1'):
+    def fake(self, script, version='4.1.1', is_criu=False):
+        """With @is_criu the guard takes it for CRIU."""
         path = f'{self.path}/fake-criu'
+        again = f'''[ "$as_criu" ] ||
+    as_criu=1 LD_PRELOAD="$LD_PRELOAD {AS_CRIU}" exec /bin/sh "$0" "$@"
+''' if is_criu else ''
         with open(path, 'w') as file:
-            file.write(f'#!/bin/sh\n[ "$1" = --version ] && echo "Version: {version}" && exit 0\n'
+            file.write('#!/bin/sh\n' + again +
+                       f'[ "$1" = --version ] && echo "Version: {version}" && exit 0\n'
                        'cd /proc/self/fd/4\n' + script + '\n')
         os.chmod(path, 0o755)
         return f'criu={path}'

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A command line for criu-glue, used by test_criu_*.py: `find [PATH]`, `dump` or `restore` with
- * NAME=VALUE arguments, and `opens` with the same and pids. The first line of output is "0 WORDS"
- * on success and "ERRNO WORDS" on failure.
+ * A command line for criu-glue, used by test_criu_*.py: `find [PATH [GUARD]]`, `dump` or `restore`
+ * with NAME=VALUE arguments, and `opens` with the same and pids. The first line of output is "0
+ * WORDS" on success and "ERRNO WORDS" on failure.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -131,7 +131,8 @@ static int run(int count, char **arguments)
 		return 2;
 	if (!options.log_program)
 		options.log_program = drain;
-	r = gcr_criu_find(criu, getenv("GPUCR_CRIU_SOCKET"), &program, &error);
+	/* A guard at the run alone: what CRIU says of its version is another's word. */
+	r = gcr_criu_find(criu, getenv("GPUCR_CRIU_SOCKET"), NULL, &program, &error);
 	if (r == 0)
 		r = gcr_criu_start(&program, &options, &job, &error);
 	if (r < 0)
@@ -214,7 +215,8 @@ int main(int argc, char **argv)
 	if (argc >= 2 && strcmp(argv[1], "find") == 0) {
 		_cleanup_(gcr_criu_program_clear) struct gcr_criu_program program = {};
 		struct gcr_error error = {};
-		int r = gcr_criu_find(argv[2], getenv("GPUCR_CRIU_SOCKET"), &program, &error);
+		int r = gcr_criu_find(argv[2], getenv("GPUCR_CRIU_SOCKET"),
+				      argc > 3 ? argv[3] : NULL, &program, &error);
 
 		answer(r, &error, r == 0 ? program.path : NULL);
 		printf("%u\n", program.version);

@@ -5,7 +5,7 @@ usage: test_criu_fake.py PATH-OF-CRIU_TOOL [TEST...]"""
 import contextlib
 import errno
 import os
-import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -87,7 +87,7 @@ def test_arguments(place):
 
 def test_environment(place):
     """What the guard is told comes from us: our environment can be that of another user."""
-    script = place.fake('env >environment; echo 77 >criu.pid')
+    script = place.fake('env >environment; echo 77 >criu.pid', is_criu=True)
     others = {f'GPUCR_CRIU_{name}': '1:9' for name in ('ROOT', 'OWNER', 'DUMPABLE', 'OTHER')}
     for name in 'LD_AUDITS', 'HSA_TOOLS_LIB', 'PYTHONPATH', 'GPUCR_KEPT':
         others[name] = '1:9'
@@ -381,6 +381,70 @@ def test_cancel(place):
         with open(f'{place.path}/images/{name}') as file:
             pid = int(file.read())
         wait_for(lambda: gone(pid), name)
+
+
+# Where CRIU looks for its images.
+LOOK = '[ "$fd" ] || for word; do case $word in --images-dir=*) fd=${word##*/} ;; esac; done; export fd; '
+SEE = 'readlink /proc/$$/fd/$fd >seen || echo nothing >seen; '
+DONE = 'echo 77 >criu.pid; '
+UNGUARDED = 'has not loaded'
+
+
+def seen(place):
+    with open(f'{place.path}/images/seen') as file:
+        return file.read().strip()
+
+
+def test_with_guard(place):
+    """CRIU has its images from the guard, and no other program has them."""
+    for action in ['dump', f'pid={os.getpid()}', 'running'], ['restore', 'stopped']:
+        place.criu(*action, f'guard={GUARD}', place.fake(LOOK + SEE + DONE, is_criu=True))
+        check(seen(place) == f'{place.path}/images', seen(place))
+        # One that was taken for CRIU, and becomes another program.
+        place.criu(*action, f'guard={GUARD}',
+                   place.fake(f"{LOOK}exec env -u LD_PRELOAD /bin/sh -c '{SEE + DONE}'", is_criu=True))
+        check(seen(place) == 'nothing', seen(place))
+
+
+def test_without_guard(place):
+    """The loader goes on without it. Such a CRIU has no images, and the error says why."""
+    static = f'{TOOL[:TOOL.rindex("/")]}/static_criu'
+    for action in ['dump', f'pid={os.getpid()}', 'running'], ['restore', 'stopped']:
+        for guard, start, is_criu in ((GUARD, 'env -u LD_PRELOAD', False), (GUARD, 'env -i', False),
+                                      (f'{place.path}/none.so', 'env', True)):
+            for status in 0, 1:
+                words = place.criu(*action, f'guard={guard}', place.fake(
+                    f"{LOOK}exec {start} fd=$fd /bin/sh -c '{SEE + DONE}exit {status}'", is_criu=is_criu),
+                                   expect='EIO')
+                check(UNGUARDED in words and guard in words, words)
+                check(not status or 'exit status 1' in words or 'cannot be preloaded' in words, words)
+                check(seen(place).startswith('socket:'), start, seen(place))
+        if os.path.exists(static):
+            words = place.criu(*action, f'guard={GUARD}', f'criu={static}', expect='EIO')
+            check(UNGUARDED in words, words)
+            check(not os.path.exists(f'{place.path}/images/made'))
+    with_blank = place.directory('with blank') + '/guard.so'
+    shutil.copy(GUARD, with_blank)
+    words = place.criu('restore', 'stopped', f'guard={with_blank}', place.fake(DONE, is_criu=True), expect='EOPNOTSUPP')
+    check('a blank' in words and with_blank in words, words)
+
+
+def test_version_without_guard(place):
+    """The first question shows a wrong installation."""
+    def find(program, guard):
+        return place.tool('find', program, guard)
+
+    shutil.copy(GUARD, place.directory('with blank') + '/guard.so')
+    good = place.fake('', is_criu=True)[5:]
+    check(find(good, GUARD) == f'0 {good}\n40101', find(good, GUARD))
+    for guard, words in ((f'{place.path}/none.so', UNGUARDED), (f'{place.path}/with blank/guard.so', 'a blank')):
+        answer = find(good, guard)
+        check(answer.startswith('EOPNOTSUPP ') and words in answer and guard in answer, answer)
+    answer = find(place.fake('')[5:], GUARD)
+    check(answer.startswith('EOPNOTSUPP ') and UNGUARDED in answer and 'a dynamic program' in answer, answer)
+    # What is wrong with CRIU itself comes first.
+    answer = find(place.fake('', '3.19')[5:], GUARD)
+    check('is version 3.19' in answer, answer)
 
 
 if __name__ == '__main__':

@@ -16,6 +16,7 @@ from harness import BUILD, check, equal
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 GUARD = f'{BUILD}/backend/cuda/libgpucr-criu-guard.so'
+AS_CRIU = f'{BUILD}/test/unit/criu/libas-criu.so'
 # In CRIU's place: attaches to a process as it does.
 TRACER = '''
 import ctypes, sys
@@ -112,7 +113,8 @@ def run_as(action, directory, script, *arguments, **env):
     with open(f'{directory}/{action}', 'w', encoding='utf-8') as file:
         file.write(script)
     done = subprocess.run([sys.executable, action, *arguments], cwd=directory, check=False, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={'LD_PRELOAD': GUARD, **env})
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          env={'LD_PRELOAD': f'{GUARD} {AS_CRIU}', **env})
     return done.returncode, done.stdout, done.stderr
 
 

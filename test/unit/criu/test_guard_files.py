@@ -14,6 +14,7 @@ import harness
 from harness import BUILD, NOBODY, check, equal
 
 GUARD = f'{BUILD}/backend/cuda/libgpucr-criu-guard.so'
+AS_CRIU = f'{BUILD}/test/unit/criu/libas-criu.so'
 OTHER = NOBODY - 1
 OWNER = f'{NOBODY}:{NOBODY}:0:{NOBODY}'
 
@@ -73,7 +74,7 @@ class Tree:
         """What the script prints, as words."""
         with open(f'{self.top}/script/{name}', 'w', encoding='utf-8') as file:
             file.write(begin + script)
-        env = {'LD_PRELOAD': GUARD, **({'GPUCR_CRIU_OWNER': owner} if owner else {})}
+        env = {'LD_PRELOAD': f'{GUARD} {AS_CRIU}' if name == 'restore' else GUARD, **({'GPUCR_CRIU_OWNER': owner} if owner else {})}
         done = subprocess.run([sys.executable, name, self.top], cwd=f'{self.top}/script',
                               check=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               text=True, env=env, extra_groups=groups)
@@ -393,6 +394,19 @@ print(opened(f'{top}/users/link/log', os.O_WRONLY | os.O_CREAT, None),
 ''', begin=begin), ['ok', 'EACCES', 'EACCES', 'EACCES', 'ok'])
 
 
+def test_starter():
+    """A program that is called like CRIU, and becomes CRIU, leaves CRIU what the daemon tells it."""
+    with Tree() as tree:
+        script = 'import os\nprint(os.environ.get("GPUCR_CRIU_OWNER"))\n'
+        for preload, found in ((GUARD, OWNER), (f'{GUARD} {AS_CRIU}', 'None')):
+            with open(f'{tree.top}/script/restore', 'w', encoding='utf-8') as file:
+                file.write(script)
+            done = subprocess.run([sys.executable, 'restore'], check=True, stdout=subprocess.PIPE, text=True,
+                                  cwd=f'{tree.top}/script',
+                                  env={'LD_PRELOAD': preload, 'GPUCR_CRIU_OWNER': OWNER})
+            equal(done.stdout.strip(), found, preload)
+
+
 def test_wrong_owner():
     """CRIU does not run at all."""
     with Tree() as tree:
@@ -401,7 +415,8 @@ def test_wrong_owner():
         for owner in '', 'x', '0:0:0:', f'{NOBODY}', f'{NOBODY}:1:0', f'{NOBODY}:1:0:x':
             done = subprocess.run([sys.executable, 'restore'], cwd=f'{tree.top}/script',
                                   check=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                  text=True, env={'LD_PRELOAD': GUARD, 'GPUCR_CRIU_OWNER': owner})
+                                  text=True,
+                                  env={'LD_PRELOAD': f'{GUARD} {AS_CRIU}', 'GPUCR_CRIU_OWNER': owner})
             equal([done.returncode, done.stdout, done.stderr],
                   [1, '', f'gpucr-criu-guard: the owner of the tree is not known: {owner}\n'])
 

@@ -232,6 +232,24 @@ def test_freeze_is_refused():
             equal(place.mount.log(), [f'verb {pid}/ freeze park'])
 
 
+def test_rollback_fails():
+    """The freeze has failed, and the process is no longer as it was: the keeper tries a thaw after CRIU's
+    end. What somebody else freezes meanwhile stays frozen."""
+    for state in 'failed', 'freezing', 'running', 'frozen':
+        with Place() as place:
+            pid = place.gpu_program()
+            place.mount.set('refuse', 'freeze 5\n')
+            with place.tool() as tool:
+                equal(tool.call('init', DUMP), 0)
+                equal(tool.call('pause', pid), -1)
+                status = f'{place.mount.path}/{pid}/status'
+                write(status, read_file(status).replace('state running', f'state {state}'))
+                tool.call('exit', -1)
+            wait_no_keeper(place)
+            equal(place.mount.log(), [f'verb {pid}/ freeze park'] +
+                  [f'verb {pid}/ thaw'] * (state in ('failed', 'freezing')), state)
+
+
 def pause_fails(place, pid, regex):
     """CRIU is told that a process cannot be stopped, and why."""
     with place.tool() as tool:
