@@ -92,9 +92,9 @@ static char *print_dumpable(const struct gcr_criu_options *options)
 
 /*
  * Adds the variables of the environment by which the guard gets its facts; the caller frees them.
- * @root_fd: CRIU's descriptor of a dumped tree's root. -ENOMEM.
+ * @last_fd: CRIU's descriptor of a dumped tree's root, or the one on which a restore asks. -ENOMEM.
  */
-static int add_guard(char *variables[3], const struct gcr_criu_options *options, int root_fd)
+static int add_guard(char *variables[4], const struct gcr_criu_options *options, int last_fd)
 {
 	if (!options->guard)
 		return 0;
@@ -103,12 +103,17 @@ static int add_guard(char *variables[3], const struct gcr_criu_options *options,
 		return -ENOMEM;
 	}
 	if (options->action == GCR_CRIU_DUMP &&
-	    asprintf(&variables[1], GCR_CRIU_ROOT_VARIABLE "=%d:%d", (int)options->pid, root_fd) <
+	    asprintf(&variables[1], GCR_CRIU_ROOT_VARIABLE "=%d:%d", (int)options->pid, last_fd) <
 		    0) {
 		variables[1] = NULL;
 		return -ENOMEM;
 	}
+	if (options->asks && asprintf(&variables[1], GCR_CRIU_RESUME_VARIABLE "=%d", last_fd) < 0) {
+		variables[1] = NULL;
+		return -ENOMEM;
+	}
 	if (options->action == GCR_CRIU_RESTORE && options->owner) {
+		variables += options->asks;
 		variables[1] = print_owner(options->owner);
 		variables[2] = variables[1] ? print_dumpable(options) : NULL;
 		return variables[2] ? 0 : -ENOMEM;
@@ -396,6 +401,8 @@ static int check_options(const struct gcr_criu_options *options, struct gcr_erro
 		return gcr_error_set(error, EINVAL, "no program is given that keeps the log");
 	if (options->hook_program && !dump)
 		return gcr_error_set(error, EINVAL, "only a dump has a hook");
+	if (options->asks && (dump || !options->guard))
+		return gcr_error_set(error, EINVAL, "only a restore with a guard asks");
 	if (dump ? options->pid <= 0 || (options->guard && options->pidfd < 0) ||
 			    options->inherits_count || options->pidns_program
 		 : options->after == GCR_CRIU_AFTER_RUNNING)
@@ -459,7 +466,7 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 
 	if (r == 0 && options->pidns_program)
 		r = make_report(&job->report_fd, &report_fd);
-	if (r == 0 && options->hook_program)
+	if (r == 0 && (options->hook_program || options->asks))
 		r = make_hook(&job->hook_fd, &hook_fd);
 	/*
 	 * Old files must not be mistaken for new ones, and CRIU creates the pid file only if none

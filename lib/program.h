@@ -15,7 +15,7 @@
 #include "lib/cleanup.h"
 
 /*
- * Copies our environment for a program of ours, or CRIU, with room for three more variables before
+ * Copies our environment for a program of ours, or CRIU, with room for four more variables before
  * the NULL at the end. Leaves out @unwanted (names, or their beginnings followed by '*') and
  * GPUCR_CRIU_..., by which only we tell CRIU what we know. Another user may have set root's
  * environment (su, sudo -E): of root's only a few variables are copied, whose files

@@ -24,6 +24,7 @@ mode=$(cat $here/mode 2>/dev/null)
 case $mode in
 fail-before) exit 1 ;;
 hang-before) sleep 1000 ;;
+unguarded) unset LD_PRELOAD ;;
 die-before) kill -KILL $$ ;;
 esac
 {program} "$@"

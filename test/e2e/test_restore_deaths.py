@@ -24,7 +24,7 @@ def again(machine):
     restore.start(machine)
 
 
-MODES = 'fail-before', 'fail-after', 'die-before', 'die-after', 'no-pid'
+MODES = 'fail-before', 'fail-after', 'die-before', 'die-after', 'unguarded', 'no-pid'
 
 
 def criu_fails(first, **options):
@@ -45,7 +45,8 @@ def criu_fails(first, **options):
 
 
 def test_criu_fails():
-    """Also after it has made the tree, and when it cannot tell the tree's pid."""
+    """Also after it has made the tree, when it cannot tell the tree's pid, and when it has not asked
+    whether the tree may run."""
     criu_fails(0)
 
 
