@@ -54,9 +54,10 @@ struct gcr_restore {
 	size_t held_count;
 	pid_t namespace_init; /* of `pid=new`'s namespace, -1: ended; 0: no namespace */
 	uint64_t namespace_init_ticks;
-	bool is_left;	      /* CRIU was killed, and has not ended */
-	bool has_owner;	      /* its files are opened with the rights of a user, not root's */
-	char *cgroup;	      /* directory of the tree's cgroup; NULL: none */
+	bool is_left;	/* CRIU was killed, and has not ended */
+	bool has_owner; /* its files are opened with the rights of a user, not root's */
+	char *cgroup;	/* directory of the tree's cgroup; NULL: none */
+	uint64_t cgroup_inode;
 	uint64_t since_ticks; /* no restored process is older; 0: CRIU not started yet */
 };
 

@@ -80,6 +80,36 @@ static pid_t find_by_metadata(struct gcr_place *place, const struct gcr_place_ma
 }
 
 /*
+ * Are there, or may there be, processes in the cgroup of the restore? Another tree's may have its
+ * path by now: another daemon removes an empty one, and makes its own.
+ */
+static bool is_cgroup_used(const struct gcr_place_made *made)
+{
+	return made->cgroup && gcr_restored_cgroup_is_used(made->cgroup, made->cgroup_inode);
+}
+
+/* Ends the processes in the cgroup of the restore, and removes it. As end_made(). */
+static int end_cgroup(const struct gcr_place_made *made, struct gcr_error *error)
+{
+	int result = 0;
+
+	if (!made->cgroup_inode && is_cgroup_used(made))
+		return gcr_error_set(error, EBUSY,
+				     "what runs in %s may be what an earlier daemon was restoring: "
+				     "end it before a thaw",
+				     made->cgroup);
+	if (made->cgroup_inode)
+		result = gcr_restored_cgroup_kill(made->cgroup, made->cgroup_inode, END_USEC);
+	if (result < 0)
+		return gcr_error_set(error, -result,
+				     "what an earlier daemon was restoring does not end: see %s",
+				     made->cgroup);
+	if (gcr_restored_cgroup_remove(made->cgroup) < 0)
+		gcr_log(LOG_WARNING, 0, "%s stays", made->cgroup);
+	return 0;
+}
+
+/*
  * Ends the processes that the restore had made, and removes their cgroup. 0: none is alive; else
  * -errno with a message: -EBUSY a process may be one of them, but is not known to be.
  */
@@ -90,14 +120,7 @@ static int end_made(struct gcr_place *place, const struct gcr_place_made *made,
 	int result = 0;
 
 	if (made->cgroup) {
-		result = gcr_restored_cgroup_kill(made->cgroup, END_USEC);
-		if (result < 0)
-			return gcr_error_set(error, -result,
-					     "what an earlier daemon was restoring does not end: "
-					     "see %s",
-					     made->cgroup);
-		if (gcr_restored_cgroup_remove(made->cgroup) < 0)
-			gcr_log(LOG_WARNING, 0, "%s stays", made->cgroup);
+		return end_cgroup(made, error);
 	} else if (is_root_alive(made)) {
 		result = gcr_restore_end_below(made->root, made->root_ticks);
 		if (result < 0)
@@ -126,7 +149,7 @@ int gcr_restore_check_left(struct gcr_restore *restore, struct gcr_error *error)
 	result = gcr_place_read_mark(place, &made, error);
 	if (result < 0)
 		return result;
-	if (made.cgroup && gcr_restored_cgroup_is_used(made.cgroup))
+	if (is_cgroup_used(&made))
 		result = gcr_error_set(error, EBUSY, "what was restored of it lives on in %s",
 				       made.cgroup);
 	else if (is_root_alive(&made))
@@ -223,10 +246,9 @@ static void look_for_rest(struct gcr_place *place, const struct gcr_place_made *
 	int64_t until_usec = gcr_clock_usec() + MOMENT_USEC;
 	struct gcr_error error = {0};
 
-	while (made->cgroup && gcr_restored_cgroup_is_used(made->cgroup) &&
-	       gcr_clock_usec() < until_usec)
+	while (is_cgroup_used(made) && gcr_clock_usec() < until_usec)
 		usleep(LOOK_USEC);
-	if (made->cgroup && gcr_restored_cgroup_is_used(made->cgroup))
+	if (is_cgroup_used(made))
 		gcr_error_set(&error, EBUSY,
 			      "some of what was restored of it runs, in %s: end that before a thaw",
 			      made->cgroup);

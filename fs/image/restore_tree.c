@@ -46,7 +46,8 @@ static int make_cgroup(struct gcr_restore *restore)
 	struct gcr_error error;
 	int fd;
 
-	if (!gcr_restored_cgroup_make(restore->place->name, &restore->cgroup, &fd, &error))
+	if (!gcr_restored_cgroup_make(restore->place->name, &restore->cgroup,
+				      &restore->cgroup_inode, &fd, &error))
 		return fd;
 	restore->cgroup = NULL;
 	gcr_log(LOG_WARNING, 0, "%s gets no cgroup of its own: %s", restore->place->name,
@@ -60,7 +61,8 @@ static void drop_cgroup(struct gcr_restore *restore)
 	int result = cgroup ? gcr_restored_cgroup_remove(cgroup) : 0;
 
 	/* A CRIU that was starting may have entered the cgroup after its processes were killed. */
-	if (result == -EBUSY && !restore->is_left && !gcr_restored_cgroup_kill(cgroup, END_USEC))
+	if (result == -EBUSY && !restore->is_left &&
+	    !gcr_restored_cgroup_kill(cgroup, restore->cgroup_inode, END_USEC))
 		result = gcr_restored_cgroup_remove(cgroup);
 	if (result < 0)
 		gcr_log(LOG_WARNING, 0, "%s stays", cgroup);
@@ -78,6 +80,7 @@ int gcr_restore_mark(struct gcr_restore *restore, enum gcr_place_progress progre
 		.root = restore->root,
 		.root_ticks = restore->root_ticks,
 		.cgroup = restore->cgroup,
+		.cgroup_inode = restore->cgroup_inode,
 	};
 
 	/*
@@ -753,7 +756,7 @@ int gcr_restore_end_tree(struct gcr_restore *restore)
 		return 0;
 	/* Including processes that were left by a CRIU that failed or was killed. */
 	if (restore->cgroup)
-		result = gcr_restored_cgroup_kill(restore->cgroup, end_usec);
+		result = gcr_restored_cgroup_kill(restore->cgroup, restore->cgroup_inode, end_usec);
 	/* The init itself is the last to end. */
 	if (restore->namespace_init > 0 && !restore->cgroup)
 		result = gcr_restore_end_below(restore->namespace_init,

@@ -193,6 +193,71 @@ def test_daemon_dies_in_criu_with_new_pids():
     die_in_criu('thaw pid=new')
 
 
+@contextlib.contextmanager
+def in_new_cgroup(path):
+    """A process in a cgroup that has got this path, of one whose processes are ended."""
+    def is_removed():
+        with contextlib.suppress(FileNotFoundError):
+            for pid in harness.read_file(f'{path}/cgroup.procs').split():
+                try_kill(int(pid), signal.SIGKILL)
+            try:
+                os.rmdir(path)
+            except OSError:
+                return False
+        return True
+
+    wait_for(is_removed, 'the end of the cgroup')
+    os.mkdir(path)
+    pid = os.fork()
+    if not pid:
+        with open(f'{path}/cgroup.procs', 'w', encoding='utf-8') as file:
+            file.write('0')
+        time.sleep(1000)
+        os._exit(0)
+    try:
+        wait_for(lambda: f'{pid}' in harness.read_file(f'{path}/cgroup.procs').split(), 'it')
+        yield pid
+    finally:
+        try_kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        wait_for(is_removed, 'the end of the cgroup')
+
+
+def test_cgroup_of_another():
+    """By the time at which the next daemon looks for what was restored the cgroup is another tree's."""
+    same_for_both('cgroups')
+    with restore.machine() as machine:
+        one = dump.program(machine)
+        name = dump.dumped(machine, one)
+        for is_known in True, False:
+            machine.restores.set('hang-after')
+            writer = machine.writer(name, 'thaw')
+            machine.restores.wait('made')
+            machine.daemon.kill()
+            check(writer.result() != 'ok', 'nobody has said that it is done')
+            machine.restores.set('')
+            path = f'{machine.runtime}/store/incoming-{name}/origin'
+            first, second = harness.read_file(path).split('\n')
+            cgroup = second[second.index('/'):]
+            with in_new_cgroup(cgroup) as pid:
+                one.wait_gone()
+                if not is_known:  # to an earlier version, which has written the path alone
+                    numbers = ' '.join(second.split()[:3])
+                    with open(path, 'w', encoding='utf-8') as file:
+                        file.write(f'{first}\n{numbers} {cgroup}')
+                again(machine)
+                check(is_alive(pid), 'it is not ours to end')
+                if is_known:
+                    restore.check_back(machine, one, name, may_have_cgroup=True)
+                else:
+                    equal(machine.state(name), 'failed')
+                    check(cgroup in machine.error(name), machine.error(name))
+                    equal(machine.write(name, 'thaw'), 'EBUSY')
+                    check(is_alive(pid), 'it is not ours to end')
+        restore.thaws(machine, one, name)
+        restore.ends(machine, one, name)
+
+
 def test_daemon_dies_without_cgroups():
     """What lives and may be of the tree stands in the way of another one."""
     same_for_both('cgroups')
