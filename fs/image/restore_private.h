@@ -185,10 +185,9 @@ void gcr_restore_signal_all(pid_t root, uint64_t root_ticks, int number);
 
 /*
  * Finds a process that has the pid and the name of a process of @tree and has been started since
- * @since_ticks. Returns its pid; 0: none. *ret_ticks (may be NULL): its start time.
+ * @since_ticks: it may be one that was restored, or anybody's. Returns its pid; 0: none.
  */
-pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks,
-			    uint64_t *ret_ticks);
+pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks);
 /*
  * If an earlier restore of the place has failed: is any process of that restore still alive?
  * -EBUSY, with a message: yes. 0: no; restore->from becomes the state that the place had before

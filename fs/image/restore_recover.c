@@ -41,8 +41,7 @@ static bool is_root_alive(const struct gcr_place_made *made)
 	return !result || gcr_proc_is_silent(result);
 }
 
-pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks,
-			    uint64_t *ret_ticks)
+pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks)
 {
 	for (size_t i = 0; i < tree->processes_count; i++) {
 		const struct gcr_tree_process *process = &tree->processes[i];
@@ -51,11 +50,8 @@ pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since
 		/* A main thread may have ended alone. */
 		if (!gcr_proc_stat(process->pid, &stat) && stat.start_ticks >= since_ticks &&
 		    !strcmp(stat.comm, process->comm) &&
-		    (!strchr("ZX", stat.state) || !gcr_proc_has_ended(process->pid))) {
-			if (ret_ticks)
-				*ret_ticks = stat.start_ticks;
+		    (!strchr("ZX", stat.state) || !gcr_proc_has_ended(process->pid)))
 			return process->pid;
-		}
 	}
 	return 0;
 }
@@ -74,7 +70,7 @@ static pid_t find_by_metadata(struct gcr_place *place, const struct gcr_place_ma
 	if (fd < 0 || gcr_manifest_read(fd, &manifest, &unused) < 0)
 		return 0;
 	if (manifest->tree)
-		found = gcr_restore_find_made(manifest->tree, made->since_ticks, NULL);
+		found = gcr_restore_find_made(manifest->tree, made->since_ticks);
 	gcr_manifest_free(manifest);
 	return found;
 }

@@ -74,11 +74,13 @@ static void drop_cgroup(struct gcr_restore *restore)
 int gcr_restore_mark(struct gcr_restore *restore, enum gcr_place_progress progress,
 		     struct gcr_error *error)
 {
+	/* Before the thaw all that a new pid namespace has is to be ended. */
+	bool is_all = progress == GCR_PLACE_RESTORING && restore->namespace_init > 0;
 	struct gcr_place_made made = {
 		.progress = progress,
 		.since_ticks = restore->since_ticks,
-		.root = restore->root,
-		.root_ticks = restore->root_ticks,
+		.root = is_all ? restore->namespace_init : restore->root,
+		.root_ticks = is_all ? restore->namespace_init_ticks : restore->root_ticks,
 		.cgroup = restore->cgroup,
 		.cgroup_inode = restore->cgroup_inode,
 	};
@@ -289,6 +291,8 @@ static int check_tree(struct gcr_restore *restore, struct gcr_criu_job *job,
 		result = hold_all(restore, error);
 	if (!result)
 		result = gcr_restore_check_creds(restore, error);
+	if (!result)
+		result = gcr_restore_mark(restore, GCR_PLACE_RESTORING, error);
 	if (!result) {
 		gcr_criu_answer(job, true);
 		return 0;
@@ -727,23 +731,41 @@ int gcr_restore_end_below(pid_t root, uint64_t root_ticks)
 }
 
 /*
- * Ends what a restore without a cgroup has made if CRIU has not reported the root: finds processes
- * by their pids, all of which were free when CRIU was started. With `pid=new` there is nothing to
- * do: the processes end with the init of their namespace, which was not told of CRIU's success.
+ * For a restore without a cgroup whose CRIU has ended before it has asked. If CRIU fails, it ends
+ * what it has made; if it is killed from outside, something may be left. That has its pid and its
+ * name, but so may a process of somebody else's, which has got the pid and so made CRIU fail: it is
+ * not killed. -EBUSY: there is such a process, which the log names. With `pid=new` there is none:
+ * all end with the init of their namespace, which was not told of CRIU's success.
  */
-static int end_by_metadata(struct gcr_restore *restore)
+static int look_for_made(struct gcr_restore *restore)
 {
-	int64_t until_usec = gcr_clock_usec() + END_USEC;
-	uint64_t ticks;
-	int result = 0;
 	pid_t pid;
 
 	if (restore->job.command.new_pids || !restore->since_ticks)
 		return 0;
-	while (!result &&
-	       (pid = gcr_restore_find_made(restore->manifest->tree, restore->since_ticks, &ticks)))
-		result = gcr_clock_usec() < until_usec ? gcr_restore_end_below(pid, ticks)
-						       : -ETIMEDOUT;
+	pid = gcr_restore_find_made(restore->manifest->tree, restore->since_ticks);
+	if (!pid)
+		return 0;
+	gcr_log(LOG_ERR, pid, "may be what was restored of %s, and is not ended",
+		restore->place->name);
+	return -EBUSY;
+}
+
+/* Ends what was opened of the tree: also processes whose parent had ended. 0, -ETIMEDOUT. */
+static int end_held(const struct gcr_restore *restore, int64_t timeout_usec)
+{
+	int64_t until_usec = gcr_clock_usec() + timeout_usec;
+	int result = 0;
+
+	kill_held(restore);
+	for (size_t i = 0; i < restore->held_count; i++) {
+		struct pollfd end = {.fd = restore->held[i].pidfd, .events = POLLIN};
+		int64_t left_usec = until_usec - gcr_clock_usec();
+
+		if (end.fd >= 0 &&
+		    poll(&end, 1, left_usec > 0 ? (int)(left_usec / GCR_USEC_PER_MSEC) : 0) != 1)
+			result = -ETIMEDOUT;
+	}
 	return result;
 }
 
@@ -763,12 +785,14 @@ int gcr_restore_end_tree(struct gcr_restore *restore)
 					       restore->namespace_init_ticks);
 	if (restore->root && (!restore->cgroup || result < 0))
 		result = gcr_restore_end_below(restore->root, restore->root_ticks);
+	if (!restore->cgroup || result < 0)
+		result = end_held(restore, end_usec) < 0 ? -ETIMEDOUT : result;
 	if (!restore->root && !restore->cgroup && !result)
-		result = end_by_metadata(restore);
+		result = look_for_made(restore);
 	/* Without a cgroup CRIU itself may still be alive. */
 	if (restore->is_left && !result)
 		result = -ETIMEDOUT;
-	if (result < 0)
+	if (result < 0 && result != -EBUSY)
 		gcr_log(LOG_ERR, restore->root, "%s: what was restored in vain does not end: %s",
 			restore->place->name, strerror(-result));
 	/* Ended processes leave the table, and their links and records are removed. */

@@ -259,29 +259,65 @@ def test_cgroup_of_another():
 
 
 def test_daemon_dies_without_cgroups():
-    """What lives and may be of the tree stands in the way of another one."""
+    """When CRIU has let go of the tree, before that is recorded as the process."""
     same_for_both('cgroups')
-    with restore.machine(cgroups=False) as machine:
-        one = dump.program(machine)
-        name = dump.dumped(machine, one)
-        machine.restores.set('hang-after')
-        writer = machine.writer(name, 'thaw')
-        machine.restores.wait('made')
-        machine.daemon.kill()
-        check(writer.result() != 'ok', 'nobody has said that it is done')
-        machine.restores.set('')
-        if machine.listener:
-            # The next daemon cannot see this CRIU, which must not go on beside another.
-            wait_for(lambda: not machine.listener.launchers(), 'the end of CRIU and its launcher')
-        again(machine)
-        equal(machine.state(name), 'failed')
-        check(f'process {one.pid}' in machine.error(name), machine.error(name))
-        for verb in 'thaw', 'thaw pid=new':
-            equal(machine.write(name, verb), 'EBUSY')
-        os.kill(one.pid, signal.SIGKILL)
-        one.wait_gone()
-        restore.thaws(machine, one, name)
-        restore.ends(machine, one, name)
+    for verb in 'thaw', 'thaw pid=new':
+        with restore.machine(cgroups=False) as machine:
+            one = dump.program(machine)
+            name = dump.dumped(machine, one)
+            restore.fail(machine, 'cgroup hold')
+            writer = machine.writer(name, verb)
+            restore.wait_held(machine)
+            check(restore.processes_of(one), 'the tree')
+            machine.daemon.kill()
+            check(writer.result() != 'ok', 'nobody has said that it is done')
+            if machine.listener:
+                # The next daemon cannot see this CRIU, which must not go on beside another.
+                wait_for(lambda: not machine.listener.launchers(), 'the end of CRIU and its launcher')
+            restore.fail(machine, 'cgroup')
+            again(machine)
+            restore.check_back(machine, one, name)
+            check('daemon had died' in machine.error(name), machine.error(name))
+            restore.thaws(machine, one, name)
+            restore.ends(machine, one, name)
+
+
+def test_what_is_not_known_without_cgroups():
+    """Somebody's process has got a number and the name of the dumped tree's, and CRIU has not told
+    yet of what it has made: the process lives, and there is no other thaw beside it."""
+    same_for_both('cgroups')
+    for has_died in False, True:
+        with restore.machine(cgroups=False) as machine:
+            one = dump.program(machine)
+            name = dump.dumped(machine, one)
+            machine.restores.set('hang-before')
+            writer = machine.writer(name, 'thaw')
+            machine.restores.wait('ran')
+            pid = restore.fork_as(one.pid, harness.NOBODY, 'gpucr-demo')
+            try:
+                wait_for(lambda: harness.read_file(f'/proc/{pid}/comm') == 'gpucr-demo\n', 'its name')
+                if has_died:
+                    hung = criu_of(machine)
+                    machine.daemon.kill()
+                    writer.result()
+                    for process in hung:
+                        try_kill(process, signal.SIGKILL)
+                    again(machine)
+                else:
+                    machine.must(name, 'cancel')
+                    writer.result()
+                check(is_alive(pid), 'it is not ours to end')
+                equal(machine.state(name), 'failed')
+                machine.restores.set('')
+                for verb in 'thaw', 'thaw pid=new':
+                    equal(machine.write(name, verb), 'EBUSY')
+                    check(f'process {pid}' in machine.error(name), machine.error(name))
+                check(is_alive(pid), 'it is not ours to end')
+            finally:
+                try_kill(pid, signal.SIGKILL)
+                wait_for(lambda: one.reap() or not os.path.exists(f'/proc/{pid}'), 'its end')
+            restore.thaws(machine, one, name)
+            restore.ends(machine, one, name)
 
 
 def test_daemon_dies_in_thaw():
