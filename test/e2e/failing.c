@@ -13,6 +13,7 @@
  *   hold   a restore stops after it has verified its first process that CRIU has let go of, until
  *          the word is removed; during the wait a file with the same name and ".held" appended
  *          exists
+ *   ask    as `hold`, for the first process while CRIU still holds it
  *   commit messages COMMIT are lost
  *   unkillable
  *          a restore's signals that end or stop a process are lost
@@ -142,10 +143,15 @@ static bool is_restore(void)
 	return !prctl(PR_GET_NAME, name) && !strcmp(name, "gpucrfs-restore");
 }
 
-static void hold(void)
+/* Stops a restore that has verified the process. */
+static void hold(int pidfd)
 {
+	const char *word = is_traced(pidfd) ? "ask" : "hold";
+
+	if (!is_to_fail(word))
+		return;
 	mark(".held");
-	while (is_to_fail("hold"))
+	while (is_to_fail(word))
 		usleep(10000);
 }
 
@@ -184,9 +190,8 @@ long syscall(long number, ...)
 	if (number == SYS_pidfd_send_signal && is_lost((int)words[1]))
 		return 0;
 	result = next(number, words[0], words[1], words[2], words[3], words[4], words[5]);
-	if (number == SYS_pidfd_send_signal && !(int)words[1] && !result && is_to_fail("hold") &&
-	    is_restore() && !is_traced((int)words[0]))
-		hold();
+	if (number == SYS_pidfd_send_signal && !(int)words[1] && !result && is_restore())
+		hold((int)words[0]);
 	return result;
 }
 

@@ -282,6 +282,34 @@ def test_daemon_dies_without_cgroups():
             restore.ends(machine, one, name)
 
 
+def test_death_while_criu_asks():
+    """CRIU holds the tree, which may not run yet, and the daemon dies, or CRIU does: nobody need end
+    the tree."""
+    same_for_both('cgroups')
+    for verb in 'thaw', 'thaw pid=new':
+        with restore.machine(cgroups=False) as machine:
+            one = dump.program(machine)
+            name = dump.dumped(machine, one)
+            for who in 'daemon', 'criu':
+                restore.fail(machine, 'cgroup ask')
+                writer = machine.writer(name, verb)
+                restore.wait_held(machine)
+                check(restore.processes_of(one), 'the tree')
+                if who == 'daemon':
+                    machine.daemon.kill()
+                else:
+                    for pid in criu_of(machine):
+                        try_kill(pid, signal.SIGKILL)
+                wait_for(lambda: one.reap() or not restore.processes_of(one), 'the end of the tree')
+                restore.fail(machine, 'cgroup')
+                check(writer.result() != 'ok', 'nobody has said that it is done')
+                if who == 'daemon':
+                    again(machine)
+                restore.check_back(machine, one, name)
+            restore.thaws(machine, one, name)
+            restore.ends(machine, one, name)
+
+
 def test_what_is_not_known_without_cgroups():
     """Somebody's process has got a number and the name of the dumped tree's, and CRIU has not told
     yet of what it has made: the process lives, and there is no other thaw beside it."""
