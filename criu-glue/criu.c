@@ -92,10 +92,11 @@ static char *print_dumpable(const struct gcr_criu_options *options)
 
 /*
  * Adds the variables of the environment by which the guard gets its facts; the caller frees them.
- * @gate, @root_fd: CRIU's descriptors of the gate, and of a dumped tree's root. -ENOMEM.
+ * @gate: CRIU's descriptor of the gate; the one before it is that on which a restore asks.
+ * @root_fd: that of a dumped tree's root. -ENOMEM.
  */
-static int add_guard(char *variables[4], const struct gcr_criu_options *options, int gate,
-		     int root_fd)
+static int add_guard(char *variables[GCR_ENVIRONMENT_ROOM], const struct gcr_criu_options *options,
+		     int gate, int root_fd)
 {
 	if (!options->guard)
 		return 0;
@@ -113,7 +114,13 @@ static int add_guard(char *variables[4], const struct gcr_criu_options *options,
 		variables[2] = NULL;
 		return -ENOMEM;
 	}
+	if (options->asks &&
+	    asprintf(&variables[2], GCR_CRIU_RESUME_VARIABLE "=%d", gate - 1) < 0) {
+		variables[2] = NULL;
+		return -ENOMEM;
+	}
 	if (options->action == GCR_CRIU_RESTORE && options->owner) {
+		variables += options->asks;
 		variables[2] = print_owner(options->owner);
 		variables[3] = variables[2] ? print_dumpable(options) : NULL;
 		return variables[3] ? 0 : -ENOMEM;
@@ -454,6 +461,8 @@ static int check_options(const struct gcr_criu_options *options, struct gcr_erro
 		return gcr_error_set(error, EINVAL, "no program is given that keeps the log");
 	if (options->hook_program && !dump)
 		return gcr_error_set(error, EINVAL, "only a dump has a hook");
+	if (options->asks && (dump || !options->guard))
+		return gcr_error_set(error, EINVAL, "only a restore with a guard asks");
 	if (dump ? options->pid <= 0 || (options->guard && options->pidfd < 0) ||
 			    options->inherits_count || options->pidns_program
 		 : options->after == GCR_CRIU_AFTER_RUNNING)
@@ -498,7 +507,8 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 	_cleanup_close_ int hook_fd = -1;
 	_cleanup_close_ int log_fd = -1;
 	_cleanup_close_ int gate_fd = -1;
-	int gate = (int)fds_count + !!options->pidns_program + !!options->hook_program;
+	int gate = (int)fds_count + !!options->pidns_program +
+		   (options->hook_program || options->asks);
 	int work_fd = options->work_fd < 0 ? options->images_fd : options->work_fd;
 	int r;
 
@@ -519,7 +529,7 @@ int gcr_criu_start(const struct gcr_criu_program *program, const struct gcr_criu
 
 	if (r == 0 && options->pidns_program)
 		r = make_report(&job->report_fd, &report_fd);
-	if (r == 0 && options->hook_program)
+	if (r == 0 && (options->hook_program || options->asks))
 		r = make_hook(&job->hook_fd, &hook_fd);
 	/*
 	 * Old files must not be mistaken for new ones, and CRIU creates the pid file only if none

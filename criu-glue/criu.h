@@ -40,6 +40,8 @@
  */
 #define GCR_CRIU_DUMPABLE_VARIABLE "GPUCR_CRIU_DUMPABLE"
 #define GCR_CRIU_GATE_BYTE	   'g' /* the messages through the gate, both ways */
+/* FD, for the guard: CRIU's descriptor on which it asks whether a restored tree may run. */
+#define GCR_CRIU_RESUME_VARIABLE   "GPUCR_CRIU_RESUME"
 #define GCR_CRIU_HOOK_FD	   5
 #define GCR_CRIU_HOOK_ASKS	   '?'
 #define GCR_CRIU_HOOK_YES	   'y'
@@ -155,6 +157,12 @@ struct gcr_criu_options {
 	 */
 	const struct gcr_image_owner *owner;
 	/*
+	 * For a restore with a guard: before any thread of the tree runs any of the program, CRIU
+	 * waits for gcr_criu_answer() while it holds all of them by ptrace(2). From when CRIU has
+	 * attached to them until it lets go, they are killed when it ends.
+	 */
+	bool asks;
+	/*
 	 * With an owner: the processes that the guard makes dumpable, by their pids in the images,
 	 * which say that none is (criu-glue/dumpable.h).
 	 */
@@ -195,9 +203,9 @@ int gcr_criu_fd(const struct gcr_criu_job *job);
 int gcr_criu_wait(struct gcr_criu_job *job, int64_t timeout_usec, int wake_fd);
 
 /*
- * Returns a descriptor that is readable when the images are written and CRIU waits for an answer
- * (with hook_program). The job owns it; it can be @wake_fd of gcr_criu_wait(). -1: there is no
- * hook, or it has been answered.
+ * Returns a descriptor that is readable when CRIU waits for an answer: the images are written (with
+ * hook_program), or all of the tree is made (with asks). The job owns it; it can be @wake_fd of
+ * gcr_criu_wait(). -1: nobody asks, or it has been answered.
  */
 int gcr_criu_hook_fd(const struct gcr_criu_job *job);
 /*
@@ -206,8 +214,8 @@ int gcr_criu_hook_fd(const struct gcr_criu_job *job);
  */
 int gcr_criu_check_guard(struct gcr_criu_job *job, struct gcr_error *error);
 /*
- * Answers the hook, once. False: the tree keeps running, whatever the options say, and
- * gcr_criu_finish() returns an error.
+ * Answers, once. False: gcr_criu_finish() returns an error; a dumped tree keeps running, whatever
+ * the options say, and a restored one is killed.
  */
 void gcr_criu_answer(struct gcr_criu_job *job, bool is_yes);
 
@@ -258,6 +266,12 @@ pid_t gcr_criu_pid(const struct gcr_criu_job *job);
  * without its guard; *ret_pid is set).
  */
 int gcr_criu_finish(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *error);
+
+/*
+ * Gets the pids of gcr_criu_finish() and gcr_criu_namespace_init() while CRIU waits for an answer
+ * at a restore. Errors come with a message.
+ */
+int gcr_criu_made(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *error);
 
 /*
  * Returns the pid of the namespace's init with pidns_program, else 0. Call it after CRIU has

@@ -29,6 +29,7 @@
 #define STOP_POLL_USEC	  1000
 #define END_TIMEOUT_USEC  (10 * GCR_USEC_PER_SEC)
 #define NESTED_MAX	  64 /* levels of processes below CRIU that are searched */
+#define INNER_LEVELS	  4  /* below init: scripts that run CRIU, CRIU, and the root */
 
 /*
  * Waits until the process has stopped. SIGSTOP takes effect with a delay; until then the process
@@ -245,6 +246,7 @@ static int read_pid(const struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_e
 struct inner {
 	pid_t pid;	    /* in the new namespace */
 	unsigned int level; /* index of that namespace in ns_pids, plus 1 */
+	int below;	    /* levels of processes that are searched below a child */
 	pid_t found;	    /* the pid in our namespace */
 };
 
@@ -253,11 +255,16 @@ static int is_inner(pid_t child, void *data)
 	struct inner *inner = data;
 	struct gcr_proc_status status;
 
-	if (gcr_proc_status(child, &status) < 0 || status.ns_pids_count != inner->level ||
-	    status.ns_pids[inner->level - 1] != inner->pid)
+	if (gcr_proc_status(child, &status) < 0 || status.ns_pids_count != inner->level)
 		return 0;
-	inner->found = child;
-	return 1;
+	if (status.ns_pids[inner->level - 1] == inner->pid) {
+		inner->found = child;
+	} else if (inner->below > 0) {
+		inner->below--;
+		gcr_proc_each_child(child, is_inner, inner);
+		inner->below++;
+	}
+	return inner->found != 0;
 }
 
 /*
@@ -276,10 +283,13 @@ static int read_init(struct gcr_criu_job *job, struct gcr_error *error)
 	return 0;
 }
 
-/* Gets the restored root's pid in our namespace: after CRIU's end the root is a child of init. */
+/*
+ * Gets the restored root's pid in our namespace: the root is a child of init or, until CRIU has
+ * ended, of CRIU.
+ */
 static int find_outer_pid(struct gcr_criu_job *job, pid_t *pid, struct gcr_error *error)
 {
-	struct inner inner = {.pid = *pid};
+	struct inner inner = {.pid = *pid, .below = INNER_LEVELS - 1};
 	struct gcr_proc_status status;
 
 	if (gcr_proc_status(job->init, &status) == 0) {
@@ -310,6 +320,11 @@ static int find_restored(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_er
 	if (r == 0 && ret_pid)
 		*ret_pid = pid;
 	return r;
+}
+
+int gcr_criu_made(struct gcr_criu_job *job, pid_t *ret_pid, struct gcr_error *error)
+{
+	return find_restored(job, ret_pid, error);
 }
 
 pid_t gcr_criu_namespace_init(const struct gcr_criu_job *job)

@@ -13,7 +13,8 @@
  *    receiver, which looks into its socket only when the sender has told it to.
  *
  * All other sockets are unaffected by these. What CRIU does with the files of a restored program:
- * guard_files.c; with its sockets: guard_sockets.c; who may look into its memory: guard_dumpable.c.
+ * guard_files.c; with its sockets: guard_sockets.c; who may look into its memory: guard_dumpable.c;
+ * when it may run: guard_resume.c.
  * What CRIU does with the files, the memory, the namespaces and the connections of a dumped one:
  * guard_dump.c, guard_memory.c, guard_namespaces.c, guard_tcp.c.
  *
@@ -42,6 +43,7 @@
 #include "criu-glue/guard.h"
 #include "criu-glue/guard_dump.h"
 #include "criu-glue/guard_memory.h"
+#include "criu-glue/guard_resume.h"
 #include "criu-glue/guard_rights.h"
 #include "lib/passing.h"
 
@@ -301,6 +303,7 @@ EXPORT long ptrace(enum __ptrace_request request, ...)
 	va_end(arguments);
 	if (gcr_guard_trace(request, pid) < 0)
 		return -1;
+	data = gcr_guard_resume(request, data);
 	if (request == PTRACE_CONT || request == PTRACE_SYSCALL)
 		gcr_guard_give_memory();
 	result = real(request, pid, address, data);

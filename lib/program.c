@@ -83,7 +83,7 @@ char **gcr_environment_copy(const char *const *unwanted, size_t unwanted_count, 
 
 	while (environ[count])
 		count++;
-	environment = calloc(count + 5, sizeof(*environment));
+	environment = calloc(count + GCR_ENVIRONMENT_ROOM + 1, sizeof(*environment));
 	if (!environment)
 		return NULL;
 	for (size_t i = 0; i < count; i++) {

@@ -15,13 +15,14 @@
 #include "lib/cleanup.h"
 
 /*
- * Copies our environment for a program of ours, or CRIU, with room for four more variables before
- * the NULL at the end. Leaves out @unwanted (names, or their beginnings followed by '*') and
- * GPUCR_CRIU_..., by which only we tell CRIU what we know. Another user may have set root's
- * environment (su, sudo -E): of root's only a few variables are copied, whose files
+ * Copies our environment for a program of ours, or CRIU, with room for GCR_ENVIRONMENT_ROOM more
+ * variables before the NULL at the end. Leaves out @unwanted (names, or their beginnings followed
+ * by '*') and GPUCR_CRIU_..., by which only we tell CRIU what we know. Another user may have set
+ * root's environment (su, sudo -E): of root's only a few variables are copied, whose files
  * gcr_own_environment_check() has checked. *ret_count (NULL: not wanted) is the number of
  * variables. gcr_environment_free() frees the copy. NULL: no memory.
  */
+#define GCR_ENVIRONMENT_ROOM 5
 char **gcr_environment_copy(const char *const *unwanted, size_t unwanted_count, size_t *ret_count);
 void gcr_environment_free(char **environment);
 GCR_DEFINE_CLEANUP(char **, gcr_environment_free);

@@ -24,6 +24,7 @@ mode=$(cat $here/mode 2>/dev/null)
 case $mode in
 fail-before) exit 1 ;;
 hang-before) sleep 1000 ;;
+unguarded) unset LD_PRELOAD ;;
 die-before) kill -KILL $$ ;;
 esac
 {program} "$@"
@@ -99,7 +100,7 @@ def wait_held(machine):
     os.unlink(path)
 
 
-def fork_as(pid, uid=0):
+def fork_as(pid, uid=0, comm=None):
     """A child with this pid, by clone3(2): others get the numbers that they would get anyway."""
     wanted = (ctypes.c_int * 1)(pid)
     arguments = (ctypes.c_uint64 * 10)()
@@ -118,6 +119,9 @@ def fork_as(pid, uid=0):
     child = wait_for(call, f'the number {pid} to be free') - 1
     if child == 0:
         try:
+            if comm:
+                with open('/proc/self/comm', 'w', encoding='utf-8') as file:
+                    file.write(comm)
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
             while True:

@@ -240,7 +240,7 @@ void gcr_places_destroy(struct gcr_places *places)
 		 * The restored tree outlives the daemon: do not wait for its end by removing its
 		 * cgroup.
 		 */
-		if (place->cgroup && gcr_restored_cgroup_is_used(place->cgroup)) {
+		if (place->cgroup && gcr_restored_cgroup_is_used(place->cgroup, 0)) {
 			free(place->cgroup);
 			place->cgroup = NULL;
 		}

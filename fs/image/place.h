@@ -42,6 +42,11 @@ struct gcr_place_made {
 	pid_t root;	      /* 0: not known */
 	uint64_t root_ticks;
 	char *cgroup; /* directory of the restored tree's own cgroup; NULL: none */
+	/*
+	 * The cgroup's, which no other cgroup gets: its path may be another's by the time. 0: not
+	 * known, since an earlier version made it.
+	 */
+	uint64_t cgroup_inode;
 };
 
 /* The process that a dump has made the place of. */

@@ -44,7 +44,7 @@ static enum word word_of(const struct gcr_place_origin *origin, const struct gcr
 
 /*
  * See place_origin.h. In the second line the cgroup's path is the last field, and extends to the
- * end of the file.
+ * end of the file. Before it comes the cgroup's inode number, which earlier versions did not write.
  */
 int gcr_place_origin_print(const struct gcr_place_origin *origin, const struct gcr_place_made *made,
 			   char **ret_text, size_t *ret_bytes)
@@ -52,10 +52,15 @@ int gcr_place_origin_print(const struct gcr_place_origin *origin, const struct g
 	const char *word = words[word_of(origin, made)];
 	char *text;
 	_cleanup_free_ char *second = NULL;
-	int length = made ? asprintf(&second, "%" PRIu64 " %d %" PRIu64 " %s", made->since_ticks,
-				     (int)made->root, made->root_ticks,
-				     made->cgroup ? made->cgroup : "-")
-			  : 0;
+	char inode[24] = "";
+	int length = 0;
+
+	if (made && made->cgroup && made->cgroup_inode)
+		snprintf(inode, sizeof(inode), "%" PRIu64 " ", made->cgroup_inode);
+	if (made)
+		length = asprintf(&second, "%" PRIu64 " %d %" PRIu64 " %s%s", made->since_ticks,
+				  (int)made->root, made->root_ticks, inode,
+				  made->cgroup ? made->cgroup : "-");
 
 	if (length < 0) {
 		second = NULL;
@@ -82,16 +87,22 @@ static bool is_cgroup(const char *text)
 /* Parses the second line. Its last field, the cgroup's path, is all the rest of the text. */
 static int parse_made(const char *text, struct gcr_place_made *made)
 {
-	int root, used = 0;
+	int root, used = 0, inode_used = 0;
 
 	if (sscanf(text, "%" SCNu64 " %d %" SCNu64 " %n", &made->since_ticks, &root,
 		   &made->root_ticks, &used) != 3 ||
-	    !used || root < 0 || !is_cgroup(text + used))
+	    !used || root < 0)
 		return -EIO;
 	made->root = root;
-	if (!strcmp(text + used, "-"))
+	text += used;
+	if (*text >= '0' && *text <= '9' &&
+	    sscanf(text, "%" SCNu64 " %n", &made->cgroup_inode, &inode_used) == 1)
+		text += inode_used;
+	if (!is_cgroup(text) || (inode_used && (!made->cgroup_inode || *text != '/')))
+		return -EIO;
+	if (!strcmp(text, "-"))
 		return 0;
-	made->cgroup = strdup(text + used);
+	made->cgroup = strdup(text);
 	return made->cgroup ? 0 : -ENOMEM;
 }
 

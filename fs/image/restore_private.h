@@ -50,13 +50,14 @@ struct gcr_restore {
 	struct gcr_tree_process alone; /* `pid=N`: the only member, not dumped by us */
 	pid_t root;		       /* of the restored tree; 0: none yet */
 	uint64_t root_ticks;	       /* the root's start time; 0: not known */
-	struct gcr_restore_held *held; /* all processes of the tree, opened while all are stopped */
+	struct gcr_restore_held *held; /* all processes of the tree, opened while CRIU holds them */
 	size_t held_count;
 	pid_t namespace_init; /* of `pid=new`'s namespace, -1: ended; 0: no namespace */
 	uint64_t namespace_init_ticks;
-	bool is_left;	      /* CRIU was killed, and has not ended */
-	bool has_owner;	      /* its files are opened with the rights of a user, not root's */
-	char *cgroup;	      /* directory of the tree's cgroup; NULL: none */
+	bool is_left;	/* CRIU was killed, and has not ended */
+	bool has_owner; /* its files are opened with the rights of a user, not root's */
+	char *cgroup;	/* directory of the tree's cgroup; NULL: none */
+	uint64_t cgroup_inode;
 	uint64_t since_ticks; /* no restored process is older; 0: CRIU not started yet */
 };
 
@@ -148,7 +149,7 @@ int gcr_restore_open_images(struct gcr_restore *restore, struct gcr_restore_imag
 			    struct gcr_error *error);
 void gcr_restore_close_images(struct gcr_restore_images *images);
 /*
- * Checks that the stopped processes of a tree with an owner, restore->held, have the rights that
+ * Checks that the processes of a tree with an owner, restore->held, have the rights that
  * the images say. -EPERM, -EIO, ...; errors set @error.
  */
 int gcr_restore_check_creds(struct gcr_restore *restore, struct gcr_error *error);
@@ -157,7 +158,10 @@ void gcr_restore_drop_images(struct gcr_restore *restore);
 
 /* ---- restore_tree.c: the tree ---- */
 
-/* Runs CRIU. On success restore->root and all processes below it are stopped. */
+/*
+ * Runs CRIU. On success restore->root and all processes below it have the rights that the images
+ * say, are stopped, unless their owner has continued them, and are in restore->held.
+ */
 int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error);
 /* Enters every GPU process into the process table: frozen, with its bytes. Errors set @error. */
 int gcr_restore_adopt(struct gcr_restore *restore, struct gcr_error *error);
@@ -181,10 +185,9 @@ void gcr_restore_signal_all(pid_t root, uint64_t root_ticks, int number);
 
 /*
  * Finds a process that has the pid and the name of a process of @tree and has been started since
- * @since_ticks. Returns its pid; 0: none. *ret_ticks (may be NULL): its start time.
+ * @since_ticks: it may be one that was restored, or anybody's. Returns its pid; 0: none.
  */
-pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks,
-			    uint64_t *ret_ticks);
+pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks);
 /*
  * If an earlier restore of the place has failed: is any process of that restore still alive?
  * -EBUSY, with a message: yes. 0: no; restore->from becomes the state that the place had before

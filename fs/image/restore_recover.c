@@ -41,8 +41,7 @@ static bool is_root_alive(const struct gcr_place_made *made)
 	return !result || gcr_proc_is_silent(result);
 }
 
-pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks,
-			    uint64_t *ret_ticks)
+pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since_ticks)
 {
 	for (size_t i = 0; i < tree->processes_count; i++) {
 		const struct gcr_tree_process *process = &tree->processes[i];
@@ -51,11 +50,8 @@ pid_t gcr_restore_find_made(const struct gcr_manifest_tree *tree, uint64_t since
 		/* A main thread may have ended alone. */
 		if (!gcr_proc_stat(process->pid, &stat) && stat.start_ticks >= since_ticks &&
 		    !strcmp(stat.comm, process->comm) &&
-		    (!strchr("ZX", stat.state) || !gcr_proc_has_ended(process->pid))) {
-			if (ret_ticks)
-				*ret_ticks = stat.start_ticks;
+		    (!strchr("ZX", stat.state) || !gcr_proc_has_ended(process->pid)))
 			return process->pid;
-		}
 	}
 	return 0;
 }
@@ -74,9 +70,39 @@ static pid_t find_by_metadata(struct gcr_place *place, const struct gcr_place_ma
 	if (fd < 0 || gcr_manifest_read(fd, &manifest, &unused) < 0)
 		return 0;
 	if (manifest->tree)
-		found = gcr_restore_find_made(manifest->tree, made->since_ticks, NULL);
+		found = gcr_restore_find_made(manifest->tree, made->since_ticks);
 	gcr_manifest_free(manifest);
 	return found;
+}
+
+/*
+ * Are there, or may there be, processes in the cgroup of the restore? Another tree's may have its
+ * path by now: another daemon removes an empty one, and makes its own.
+ */
+static bool is_cgroup_used(const struct gcr_place_made *made)
+{
+	return made->cgroup && gcr_restored_cgroup_is_used(made->cgroup, made->cgroup_inode);
+}
+
+/* Ends the processes in the cgroup of the restore, and removes it. As end_made(). */
+static int end_cgroup(const struct gcr_place_made *made, struct gcr_error *error)
+{
+	int result = 0;
+
+	if (!made->cgroup_inode && is_cgroup_used(made))
+		return gcr_error_set(error, EBUSY,
+				     "what runs in %s may be what an earlier daemon was restoring: "
+				     "end it before a thaw",
+				     made->cgroup);
+	if (made->cgroup_inode)
+		result = gcr_restored_cgroup_kill(made->cgroup, made->cgroup_inode, END_USEC);
+	if (result < 0)
+		return gcr_error_set(error, -result,
+				     "what an earlier daemon was restoring does not end: see %s",
+				     made->cgroup);
+	if (gcr_restored_cgroup_remove(made->cgroup) < 0)
+		gcr_log(LOG_WARNING, 0, "%s stays", made->cgroup);
+	return 0;
 }
 
 /*
@@ -90,14 +116,7 @@ static int end_made(struct gcr_place *place, const struct gcr_place_made *made,
 	int result = 0;
 
 	if (made->cgroup) {
-		result = gcr_restored_cgroup_kill(made->cgroup, END_USEC);
-		if (result < 0)
-			return gcr_error_set(error, -result,
-					     "what an earlier daemon was restoring does not end: "
-					     "see %s",
-					     made->cgroup);
-		if (gcr_restored_cgroup_remove(made->cgroup) < 0)
-			gcr_log(LOG_WARNING, 0, "%s stays", made->cgroup);
+		return end_cgroup(made, error);
 	} else if (is_root_alive(made)) {
 		result = gcr_restore_end_below(made->root, made->root_ticks);
 		if (result < 0)
@@ -126,7 +145,7 @@ int gcr_restore_check_left(struct gcr_restore *restore, struct gcr_error *error)
 	result = gcr_place_read_mark(place, &made, error);
 	if (result < 0)
 		return result;
-	if (made.cgroup && gcr_restored_cgroup_is_used(made.cgroup))
+	if (is_cgroup_used(&made))
 		result = gcr_error_set(error, EBUSY, "what was restored of it lives on in %s",
 				       made.cgroup);
 	else if (is_root_alive(&made))
@@ -223,10 +242,9 @@ static void look_for_rest(struct gcr_place *place, const struct gcr_place_made *
 	int64_t until_usec = gcr_clock_usec() + MOMENT_USEC;
 	struct gcr_error error = {0};
 
-	while (made->cgroup && gcr_restored_cgroup_is_used(made->cgroup) &&
-	       gcr_clock_usec() < until_usec)
+	while (is_cgroup_used(made) && gcr_clock_usec() < until_usec)
 		usleep(LOOK_USEC);
-	if (made->cgroup && gcr_restored_cgroup_is_used(made->cgroup))
+	if (is_cgroup_used(made))
 		gcr_error_set(&error, EBUSY,
 			      "some of what was restored of it runs, in %s: end that before a thaw",
 			      made->cgroup);

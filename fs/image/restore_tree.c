@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The restored tree, which CRIU leaves stopped. Each GPU process is entered into the process table,
- * frozen, with links to its files, before it runs: so its library finds a daemon that knows the
- * process.
+ * The restored tree, which CRIU makes, and leaves stopped when it has been checked. Each GPU
+ * process is entered into the process table, frozen, with links to its files, before it runs: so
+ * its library finds a daemon that knows the process.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -46,7 +46,8 @@ static int make_cgroup(struct gcr_restore *restore)
 	struct gcr_error error;
 	int fd;
 
-	if (!gcr_restored_cgroup_make(restore->place->name, &restore->cgroup, &fd, &error))
+	if (!gcr_restored_cgroup_make(restore->place->name, &restore->cgroup,
+				      &restore->cgroup_inode, &fd, &error))
 		return fd;
 	restore->cgroup = NULL;
 	gcr_log(LOG_WARNING, 0, "%s gets no cgroup of its own: %s", restore->place->name,
@@ -60,7 +61,8 @@ static void drop_cgroup(struct gcr_restore *restore)
 	int result = cgroup ? gcr_restored_cgroup_remove(cgroup) : 0;
 
 	/* A CRIU that was starting may have entered the cgroup after its processes were killed. */
-	if (result == -EBUSY && !restore->is_left && !gcr_restored_cgroup_kill(cgroup, END_USEC))
+	if (result == -EBUSY && !restore->is_left &&
+	    !gcr_restored_cgroup_kill(cgroup, restore->cgroup_inode, END_USEC))
 		result = gcr_restored_cgroup_remove(cgroup);
 	if (result < 0)
 		gcr_log(LOG_WARNING, 0, "%s stays", cgroup);
@@ -72,12 +74,15 @@ static void drop_cgroup(struct gcr_restore *restore)
 int gcr_restore_mark(struct gcr_restore *restore, enum gcr_place_progress progress,
 		     struct gcr_error *error)
 {
+	/* Before the thaw all that a new pid namespace has is to be ended. */
+	bool is_all = progress == GCR_PLACE_RESTORING && restore->namespace_init > 0;
 	struct gcr_place_made made = {
 		.progress = progress,
 		.since_ticks = restore->since_ticks,
-		.root = restore->root,
-		.root_ticks = restore->root_ticks,
+		.root = is_all ? restore->namespace_init : restore->root,
+		.root_ticks = is_all ? restore->namespace_init_ticks : restore->root_ticks,
 		.cgroup = restore->cgroup,
+		.cgroup_inode = restore->cgroup_inode,
 	};
 
 	/*
@@ -115,6 +120,7 @@ static int start_criu(struct gcr_restore *restore, const struct gcr_supplies *su
 		.link_remap = told->link_remap,
 		.inherits = supplies->inherits,
 		.inherits_count = supplies->count,
+		.asks = true,
 	};
 	int result = gcr_vendor_program(daemon, GCR_CRIU_GUARD, &guard, error);
 
@@ -237,14 +243,107 @@ static int leave_criu(struct gcr_restore *restore, struct gcr_criu_job *job,
 			     (int)pid);
 }
 
+/* Opens all processes of the tree while CRIU holds them: once some run, the tree can change. */
+static int hold_all(struct gcr_restore *restore, struct gcr_error *error)
+{
+	_cleanup_free_ struct gcr_proc_member *tree = NULL;
+	size_t count;
+	int result = gcr_proc_tree(restore->root, &tree, &count, error);
+
+	if (result < 0)
+		return result;
+	/* The first process of the list is the root. */
+	if (tree[0].start_ticks != restore->root_ticks)
+		return gcr_error_set(error, EIO, "process %d, which CRIU has restored, has ended",
+				     (int)restore->root);
+	restore->held = calloc(count, sizeof(*restore->held));
+	if (!restore->held)
+		return gcr_error_set(error, ENOMEM, "out of memory");
+	for (size_t i = 0; i < count; i++) {
+		struct gcr_restore_held *held = &restore->held[restore->held_count++];
+
+		*held = (struct gcr_restore_held){tree[i].pid, tree[i].start_ticks, -1};
+		result = gcr_proc_open(held->pid, held->start_ticks, &held->pidfd);
+		if (result < 0 && result != -ESRCH)
+			return gcr_error_set(error, -result, "process %d: %s", (int)tree[i].pid,
+					     strerror(-result));
+	}
+	return 0;
+}
+
+/* Kills what has been opened of the tree, which CRIU holds: no thread of it runs any more. */
+static void kill_held(const struct gcr_restore *restore)
+{
+	for (size_t i = 0; i < restore->held_count; i++)
+		if (restore->held[i].pidfd >= 0)
+			syscall(SYS_pidfd_send_signal, restore->held[i].pidfd, SIGKILL, NULL, 0);
+}
+
+/*
+ * CRIU has made the tree, holds all of it by ptrace(2), and asks whether it may run. If not, the
+ * tree is killed, and CRIU with it. Later its owner can continue it at any time, by SIGCONT.
+ */
+static int check_tree(struct gcr_restore *restore, struct gcr_criu_job *job,
+		      struct gcr_error *error)
+{
+	int result = gcr_criu_made(job, &restore->root, error);
+
+	restore->namespace_init = gcr_criu_namespace_init(job);
+	if (!result)
+		result = identify(restore, error);
+	if (!result)
+		result = hold_all(restore, error);
+	if (!result)
+		result = gcr_restore_check_creds(restore, error);
+	if (!result)
+		result = gcr_restore_mark(restore, GCR_PLACE_RESTORING, error);
+	if (!result) {
+		gcr_criu_answer(job, true);
+		return 0;
+	}
+	kill_held(restore);
+	gcr_criu_answer(job, false);
+	return result;
+}
+
+/*
+ * Waits for CRIU's end, which it causes if the restore is to be stopped or the tree may not run.
+ * -ETIMEDOUT: CRIU was killed, and does not end. *ret_verdict: that of check_tree(); an error too
+ * if CRIU has not asked.
+ */
+static int await_criu(struct gcr_restore *restore, struct gcr_criu_job *job,
+		      struct gcr_error *ret_verdict)
+{
+	bool is_refused = false;
+	int result;
+
+	gcr_error_set(ret_verdict, EIO,
+		      "criu has not asked whether what it has restored may run: its "
+		      "guard, " GCR_CRIU_GUARD ", has not been loaded");
+	for (;;) {
+		result = gcr_criu_wait(job, CRIU_LOOK_USEC, gcr_criu_hook_fd(job));
+		if (result != -ETIMEDOUT && result != -EINTR)
+			return 0;
+		if (result == -EINTR) {
+			is_refused = check_tree(restore, job, ret_verdict) < 0;
+			if (!is_refused)
+				*ret_verdict = (struct gcr_error){0};
+		}
+		if (is_refused || gcr_restore_stopped(restore))
+			return gcr_criu_stop(job, 0); /* cancelling CRIU means killing it */
+	}
+}
+
 int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error)
 {
 	_cleanup_(gcr_errand_end_cleanup) struct gcr_errand *errand = NULL;
 	_cleanup_(gcr_supplies_finish) struct gcr_supplies supplies = {0};
 	_cleanup_(gcr_criu_destroy_cleanup) struct gcr_criu_job *job = NULL;
 	_cleanup_close_ int cgroup_fd = -1;
-	struct gcr_error unknown;
-	int result, identified;
+	struct gcr_error verdict, unused;
+	bool was_asked;
+	pid_t told = 0;
+	int result;
 
 	gcr_restore_set_phase(restore, "criu");
 	result = begin_errand(restore, &errand, error);
@@ -261,24 +360,25 @@ int gcr_restore_run_criu(struct gcr_restore *restore, struct gcr_error *error)
 		gcr_restore_drop_images(restore);
 		return result;
 	}
-	while (gcr_criu_wait(job, CRIU_LOOK_USEC, -1) == -ETIMEDOUT)
-		if (gcr_restore_stopped(restore)) {
-			result = gcr_criu_stop(job, 0); /* cancelling CRIU means killing it */
-			break;
-		}
+	result = await_criu(restore, job, &verdict);
 	if (result == -ETIMEDOUT) {
 		gcr_restore_drop_images(restore);
 		return leave_criu(restore, TAKE_PTR(job), TAKE_PTR(errand), error);
 	}
-	result = gcr_criu_finish(job, &restore->root, error);
-	restore->namespace_init = gcr_criu_namespace_init(job);
-	identified = identify(restore, &unknown);
+	was_asked = gcr_criu_hook_fd(job) < 0;
+	result = gcr_criu_finish(job, &told, error);
+	/* What has not asked has to be ended. */
+	if (!was_asked) {
+		restore->root = told;
+		restore->namespace_init = gcr_criu_namespace_init(job);
+		identify(restore, &unused);
+	}
 	gcr_restore_drop_images(restore);
 	if (result == -ECANCELED || !result)
 		result = gcr_restore_check_stop(restore, error);
-	if (!result && identified < 0) {
-		*error = unknown;
-		return identified;
+	if (verdict.number && (!result || was_asked)) {
+		*error = verdict;
+		return -verdict.number;
 	}
 	return result;
 }
@@ -533,41 +633,15 @@ static int adopt(struct gcr_restore *restore, struct gcr_restore_member *member,
 	return result;
 }
 
-/* Opens all processes of the tree while they are stopped: once some run, the tree can change. */
-static int hold_all(struct gcr_restore *restore, struct gcr_error *error)
-{
-	_cleanup_free_ struct gcr_proc_member *tree = NULL;
-	size_t count;
-	int result = gcr_proc_tree(restore->root, &tree, &count, error);
-
-	if (result < 0)
-		return result;
-	/* The first process of the list is the root. */
-	if (tree[0].start_ticks != restore->root_ticks)
-		return gcr_error_set(error, EIO, "process %d, which CRIU has restored, has ended",
-				     (int)restore->root);
-	restore->held = calloc(count, sizeof(*restore->held));
-	if (!restore->held)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	for (size_t i = 0; i < count; i++) {
-		struct gcr_restore_held *held = &restore->held[restore->held_count++];
-
-		*held = (struct gcr_restore_held){tree[i].pid, tree[i].start_ticks, -1};
-		result = gcr_proc_open(held->pid, held->start_ticks, &held->pidfd);
-		if (result < 0 && result != -ESRCH)
-			return gcr_error_set(error, -result, "process %d: %s", (int)tree[i].pid,
-					     strerror(-result));
-	}
-	return 0;
-}
-
 int gcr_restore_adopt(struct gcr_restore *restore, struct gcr_error *error)
 {
-	int result = restore->job.command.restored ? 0 : hold_all(restore, error);
+	int result = 0;
 
 	gcr_restore_set_phase(restore, "adopt");
-	if (!result && !restore->job.command.restored)
-		result = gcr_restore_check_creds(restore, error);
+	/* The first process of the list is the root. */
+	if (!restore->job.command.restored && has_ended(&restore->held[0]))
+		return gcr_error_set(error, EIO, "process %d, which CRIU has restored, has ended",
+				     (int)restore->root);
 	for (size_t i = 0; i < restore->members_count && !result; i++)
 		result = adopt(restore, &restore->members[i], error);
 	return result;
@@ -661,23 +735,41 @@ int gcr_restore_end_below(pid_t root, uint64_t root_ticks)
 }
 
 /*
- * Ends what a restore without a cgroup has made if CRIU has not reported the root: finds processes
- * by their pids, all of which were free when CRIU was started. With `pid=new` there is nothing to
- * do: the processes end with the init of their namespace, which was not told of CRIU's success.
+ * For a restore without a cgroup whose CRIU has ended before it has asked. If CRIU fails, it ends
+ * what it has made; if it is killed from outside, something may be left. That has its pid and its
+ * name, but so may a process of somebody else's, which has got the pid and so made CRIU fail: it is
+ * not killed. -EBUSY: there is such a process, which the log names. With `pid=new` there is none:
+ * all end with the init of their namespace, which was not told of CRIU's success.
  */
-static int end_by_metadata(struct gcr_restore *restore)
+static int look_for_made(struct gcr_restore *restore)
 {
-	int64_t until_usec = gcr_clock_usec() + END_USEC;
-	uint64_t ticks;
-	int result = 0;
 	pid_t pid;
 
 	if (restore->job.command.new_pids || !restore->since_ticks)
 		return 0;
-	while (!result &&
-	       (pid = gcr_restore_find_made(restore->manifest->tree, restore->since_ticks, &ticks)))
-		result = gcr_clock_usec() < until_usec ? gcr_restore_end_below(pid, ticks)
-						       : -ETIMEDOUT;
+	pid = gcr_restore_find_made(restore->manifest->tree, restore->since_ticks);
+	if (!pid)
+		return 0;
+	gcr_log(LOG_ERR, pid, "may be what was restored of %s, and is not ended",
+		restore->place->name);
+	return -EBUSY;
+}
+
+/* Ends what was opened of the tree: also processes whose parent had ended. 0, -ETIMEDOUT. */
+static int end_held(const struct gcr_restore *restore, int64_t timeout_usec)
+{
+	int64_t until_usec = gcr_clock_usec() + timeout_usec;
+	int result = 0;
+
+	kill_held(restore);
+	for (size_t i = 0; i < restore->held_count; i++) {
+		struct pollfd end = {.fd = restore->held[i].pidfd, .events = POLLIN};
+		int64_t left_usec = until_usec - gcr_clock_usec();
+
+		if (end.fd >= 0 &&
+		    poll(&end, 1, left_usec > 0 ? (int)(left_usec / GCR_USEC_PER_MSEC) : 0) != 1)
+			result = -ETIMEDOUT;
+	}
 	return result;
 }
 
@@ -690,19 +782,21 @@ int gcr_restore_end_tree(struct gcr_restore *restore)
 		return 0;
 	/* Including processes that were left by a CRIU that failed or was killed. */
 	if (restore->cgroup)
-		result = gcr_restored_cgroup_kill(restore->cgroup, end_usec);
+		result = gcr_restored_cgroup_kill(restore->cgroup, restore->cgroup_inode, end_usec);
 	/* The init itself is the last to end. */
 	if (restore->namespace_init > 0 && !restore->cgroup)
 		result = gcr_restore_end_below(restore->namespace_init,
 					       restore->namespace_init_ticks);
 	if (restore->root && (!restore->cgroup || result < 0))
 		result = gcr_restore_end_below(restore->root, restore->root_ticks);
+	if (!restore->cgroup || result < 0)
+		result = end_held(restore, end_usec) < 0 ? -ETIMEDOUT : result;
 	if (!restore->root && !restore->cgroup && !result)
-		result = end_by_metadata(restore);
+		result = look_for_made(restore);
 	/* Without a cgroup CRIU itself may still be alive. */
 	if (restore->is_left && !result)
 		result = -ETIMEDOUT;
-	if (result < 0)
+	if (result < 0 && result != -EBUSY)
 		gcr_log(LOG_ERR, restore->root, "%s: what was restored in vain does not end: %s",
 			restore->place->name, strerror(-result));
 	/* Ended processes leave the table, and their links and records are removed. */

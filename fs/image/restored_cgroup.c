@@ -23,6 +23,7 @@
 #define NAME_LENGTH 200	    /* limit of the given part; a file name may have 255 */
 #define NUMBERS	    100
 #define YOUNG_SEC   60
+#define PATH_BYTES  32 /* of a path by a descriptor */
 
 #define LOOK_USEC   (5 * GCR_USEC_PER_MSEC)
 #define MOMENT_USEC (200 * GCR_USEC_PER_MSEC)
@@ -79,23 +80,25 @@ static int make_named(const char *path)
 	return mkdir(path, 0755) == 0 ? 0 : errno == EEXIST ? -EBUSY : -errno;
 }
 
-static int open_procs(const char *directory, int *ret_fd)
+static int open_procs(const char *directory, uint64_t *ret_inode, int *ret_fd)
 {
-	_cleanup_free_ char *path = NULL;
+	_cleanup_close_ int directory_fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct stat status;
 	int fd;
 
-	if (asprintf(&path, "%s/cgroup.procs", directory) < 0) {
-		path = NULL;
-		return -ENOMEM;
-	}
-	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (directory_fd < 0 || fstat(directory_fd, &status) < 0)
+		return -errno;
+	fd = openat(directory_fd, "cgroup.procs", O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
+	if (ret_inode)
+		*ret_inode = status.st_ino;
 	*ret_fd = fd;
 	return 0;
 }
 
-static int make_below(const char *point, const char *name, char **ret_directory, int *ret_procs_fd)
+static int make_below(const char *point, const char *name, char **ret_directory,
+		      uint64_t *ret_inode, int *ret_procs_fd)
 {
 	_cleanup_free_ char *parent = NULL;
 	int r;
@@ -117,7 +120,7 @@ static int make_below(const char *point, const char *name, char **ret_directory,
 			continue;
 		if (r < 0)
 			return r;
-		r = open_procs(path, ret_procs_fd);
+		r = open_procs(path, ret_inode, ret_procs_fd);
 		if (r < 0)
 			rmdir(path);
 		else
@@ -127,8 +130,8 @@ static int make_below(const char *point, const char *name, char **ret_directory,
 	return r;
 }
 
-int gcr_restored_cgroup_make(const char *name, char **ret_directory, int *ret_procs_fd,
-			     struct gcr_error *error)
+int gcr_restored_cgroup_make(const char *name, char **ret_directory, uint64_t *ret_inode,
+			     int *ret_procs_fd, struct gcr_error *error)
 {
 	_cleanup_free_ char *point = NULL;
 	int r = gcr_proc_cgroup_mount(&point);
@@ -143,7 +146,7 @@ int gcr_restored_cgroup_make(const char *name, char **ret_directory, int *ret_pr
 				     "no cgroup of its own for the restored processes: no cgroup2 "
 				     "is mounted");
 	if (r == 0)
-		r = make_below(point, name, ret_directory, ret_procs_fd);
+		r = make_below(point, name, ret_directory, ret_inode, ret_procs_fd);
 	if (r == -ENOMEM)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	if (r < 0)
@@ -151,6 +154,24 @@ int gcr_restored_cgroup_make(const char *name, char **ret_directory, int *ret_pr
 				     "no cgroup of its own for the restored processes: %s/" PARENT
 				     ": %s",
 				     point ? point : "/proc/self/mountinfo", strerror(-r));
+	return 0;
+}
+
+/*
+ * Opens the cgroup @directory, if it has this inode number (0: any). *ret_path, of PATH_BYTES,
+ * leads to this cgroup as long as it is open. -ENOENT: the cgroup no longer exists.
+ */
+static int open_cgroup(const char *directory, uint64_t inode, int *ret_fd, char *ret_path)
+{
+	_cleanup_close_ int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct stat status;
+
+	if (fd < 0 || fstat(fd, &status) < 0)
+		return errno == ENODEV ? -ENOENT : -errno;
+	if (inode && status.st_ino != inode)
+		return -ENOENT;
+	snprintf(ret_path, PATH_BYTES, "/proc/self/fd/%d", fd);
+	*ret_fd = TAKE_FD(fd);
 	return 0;
 }
 
@@ -171,7 +192,8 @@ static FILE *open_file(const char *directory, const char *name, const char *mode
 	return file;
 }
 
-bool gcr_restored_cgroup_is_used(const char *directory)
+/* As gcr_restored_cgroup_is_used(), whatever cgroup that is. */
+static bool is_used(const char *directory)
 {
 	_cleanup_fclose_ FILE *file = open_file(directory, "cgroup.events", "re");
 	char line[64];
@@ -183,6 +205,15 @@ bool gcr_restored_cgroup_is_used(const char *directory)
 		if (!strcmp(line, "populated 1\n"))
 			return true;
 	return false;
+}
+
+bool gcr_restored_cgroup_is_used(const char *directory, uint64_t inode)
+{
+	_cleanup_close_ int fd = -1;
+	char path[PATH_BYTES];
+	int result = open_cgroup(directory, inode, &fd, path);
+
+	return result ? result != -ENOENT : is_used(path);
 }
 
 static bool has_process(const char *directory, pid_t pid)
@@ -223,17 +254,24 @@ static void kill_each(const char *directory)
 	}
 }
 
-int gcr_restored_cgroup_kill(const char *directory, int64_t timeout_usec)
+int gcr_restored_cgroup_kill(const char *directory, uint64_t inode, int64_t timeout_usec)
 {
 	int64_t until_usec = gcr_clock_usec() + timeout_usec;
-	FILE *file = open_file(directory, "cgroup.kill", "we");
-	bool has_kill = file && fputs("1", file) >= 0;
+	_cleanup_close_ int fd = -1;
+	char path[PATH_BYTES];
+	bool has_kill;
+	FILE *file;
+	int r = open_cgroup(directory, inode, &fd, path);
 
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	file = open_file(path, "cgroup.kill", "we");
+	has_kill = file && fputs("1", file) >= 0;
 	if (file && fclose(file))
 		has_kill = false;
-	while (gcr_restored_cgroup_is_used(directory)) {
+	while (is_used(path)) {
 		if (!has_kill)
-			kill_each(directory);
+			kill_each(path);
 		if (gcr_clock_usec() >= until_usec)
 			return -ETIMEDOUT;
 		usleep(LOOK_USEC);

@@ -25,26 +25,28 @@
 /*
  * Makes a cgroup. @name: any; a number is added if the cgroup of this name has processes, or may
  * get some (it is less than a minute old, and may be another daemon's). @ret_directory: the path of
- * its directory, for gcr_restored_cgroup_remove(); the caller frees it. @ret_procs_fd: its
+ * its directory, for gcr_restored_cgroup_remove(); the caller frees it. @ret_inode (may be NULL):
+ * its inode number. @ret_procs_fd: its
  * cgroup.procs, for struct gcr_program; the caller closes it. Errors set @error to a message that
  * names the missing part; a tree can then only be restored into our own cgroup: -EOPNOTSUPP no
  * cgroup2, -EROFS, -EACCES, -EPERM, other errors of the kernel, -ENOMEM.
  */
-int gcr_restored_cgroup_make(const char *name, char **ret_directory, int *ret_procs_fd,
-			     struct gcr_error *error);
+int gcr_restored_cgroup_make(const char *name, char **ret_directory, uint64_t *ret_inode,
+			     int *ret_procs_fd, struct gcr_error *error);
 
 /*
  * Are there processes in the cgroup that have not ended? False if the cgroup no longer exists, true
- * if its state cannot be read.
+ * if its state cannot be read. @inode: the cgroup's inode number, which the kernel gives no other
+ * one, while another may have the path by the time; 0: not known, any cgroup of this path.
  */
-bool gcr_restored_cgroup_is_used(const char *directory);
+bool gcr_restored_cgroup_is_used(const char *directory, uint64_t inode);
 
 /*
  * Kills all processes in the cgroup, including those started in the meantime, and waits for their
- * end. 0: the cgroup is empty, or no longer exists; -ETIMEDOUT: a process has not ended in
- * @timeout_usec.
+ * end. @inode: as above. 0: the cgroup is empty, or no longer exists; -ETIMEDOUT: a process has not
+ * ended in @timeout_usec; other errors of the kernel.
  */
-int gcr_restored_cgroup_kill(const char *directory, int64_t timeout_usec);
+int gcr_restored_cgroup_kill(const char *directory, uint64_t inode, int64_t timeout_usec);
 
 /*
  * Removes the cgroup after the tree's end. Waits a moment for processes that end with the tree (the

@@ -10,8 +10,10 @@
  *          same name and ".refused" appended exists
  *   uuid   no descriptor is left for the kernel's random UUIDs
  *   cgroup no cgroup can be made
- *   hold   a restore stops after it has verified its first process, until the word is removed;
- *          during the wait a file with the same name and ".held" appended exists
+ *   hold   a restore stops after it has verified its first process that CRIU has let go of, until
+ *          the word is removed; during the wait a file with the same name and ".held" appended
+ *          exists
+ *   ask    as `hold`, for the first process while CRIU still holds it
  *   commit messages COMMIT are lost
  *   unkillable
  *          a restore's signals that end or stop a process are lost
@@ -76,23 +78,46 @@ static bool is_pidfd(int fd)
 	return readlink(path, target, sizeof(target) - 1) > 0 && strstr(target, "pidfd");
 }
 
+/* The number in the line of the file that begins with @name; 0: there is none. */
+static int number_in(const char *path, const char *name)
+{
+	char text[1024] = "";
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	const char *line;
+
+	if (fd < 0 || read(fd, text, sizeof(text) - 1) < 0)
+		text[0] = '\0';
+	close(fd);
+	line = strstr(text, name);
+	return line ? atoi(line + strlen(name)) : 0;
+}
+
+static int pid_of(int pidfd)
+{
+	char path[48];
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", pidfd);
+	return number_in(path, "\nPid:");
+}
+
+static bool is_traced(int pidfd)
+{
+	char path[48];
+
+	snprintf(path, sizeof(path), "/proc/%d/status", pid_of(pidfd));
+	return number_in(path, "\nTracerPid:") > 0;
+}
+
 /* Is the process of this pidfd not to be watched? */
 static bool is_unwatched(int fd)
 {
 	const char *rest = find_word("watch");
-	char path[48], text[512] = "";
-	const char *pid;
-	int info_fd;
+	int number;
 
 	if (!rest || *rest != '=')
 		return rest;
-	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
-	info_fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (info_fd < 0 || read(info_fd, text, sizeof(text) - 1) < 0)
-		text[0] = '\0';
-	close(info_fd);
-	pid = strstr(text, "\nPid:");
-	return pid && atoi(pid + strlen("\nPid:")) == atoi(rest + 1);
+	number = atoi(rest + 1);
+	return number && pid_of(fd) == number;
 }
 
 /* Is it an Nth reading of a record, PID-TICKS? */
@@ -118,10 +143,15 @@ static bool is_restore(void)
 	return !prctl(PR_GET_NAME, name) && !strcmp(name, "gpucrfs-restore");
 }
 
-static void hold(void)
+/* Stops a restore that has verified the process. */
+static void hold(int pidfd)
 {
+	const char *word = is_traced(pidfd) ? "ask" : "hold";
+
+	if (!is_to_fail(word))
+		return;
 	mark(".held");
-	while (is_to_fail("hold"))
+	while (is_to_fail(word))
 		usleep(10000);
 }
 
@@ -160,9 +190,8 @@ long syscall(long number, ...)
 	if (number == SYS_pidfd_send_signal && is_lost((int)words[1]))
 		return 0;
 	result = next(number, words[0], words[1], words[2], words[3], words[4], words[5]);
-	if (number == SYS_pidfd_send_signal && !(int)words[1] && !result && is_to_fail("hold") &&
-	    is_restore())
-		hold();
+	if (number == SYS_pidfd_send_signal && !(int)words[1] && !result && is_restore())
+		hold((int)words[0]);
 	return result;
 }
 

@@ -24,7 +24,7 @@ def again(machine):
     restore.start(machine)
 
 
-MODES = 'fail-before', 'fail-after', 'die-before', 'die-after', 'no-pid'
+MODES = 'fail-before', 'fail-after', 'die-before', 'die-after', 'unguarded', 'no-pid'
 
 
 def criu_fails(first, **options):
@@ -45,7 +45,8 @@ def criu_fails(first, **options):
 
 
 def test_criu_fails():
-    """Also after it has made the tree, and when it cannot tell the tree's pid."""
+    """Also after it has made the tree, when it cannot tell the tree's pid, and when it has not asked
+    whether the tree may run."""
     criu_fails(0)
 
 
@@ -192,30 +193,159 @@ def test_daemon_dies_in_criu_with_new_pids():
     die_in_criu('thaw pid=new')
 
 
-def test_daemon_dies_without_cgroups():
-    """What lives and may be of the tree stands in the way of another one."""
+@contextlib.contextmanager
+def in_new_cgroup(path):
+    """A process in a cgroup that has got this path, of one whose processes are ended."""
+    def is_removed():
+        with contextlib.suppress(FileNotFoundError):
+            for pid in harness.read_file(f'{path}/cgroup.procs').split():
+                try_kill(int(pid), signal.SIGKILL)
+            try:
+                os.rmdir(path)
+            except OSError:
+                return False
+        return True
+
+    wait_for(is_removed, 'the end of the cgroup')
+    os.mkdir(path)
+    pid = os.fork()
+    if not pid:
+        with open(f'{path}/cgroup.procs', 'w', encoding='utf-8') as file:
+            file.write('0')
+        time.sleep(1000)
+        os._exit(0)
+    try:
+        wait_for(lambda: f'{pid}' in harness.read_file(f'{path}/cgroup.procs').split(), 'it')
+        yield pid
+    finally:
+        try_kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        wait_for(is_removed, 'the end of the cgroup')
+
+
+def test_cgroup_of_another():
+    """By the time at which the next daemon looks for what was restored the cgroup is another tree's."""
     same_for_both('cgroups')
-    with restore.machine(cgroups=False) as machine:
+    with restore.machine() as machine:
         one = dump.program(machine)
         name = dump.dumped(machine, one)
-        machine.restores.set('hang-after')
-        writer = machine.writer(name, 'thaw')
-        machine.restores.wait('made')
-        machine.daemon.kill()
-        check(writer.result() != 'ok', 'nobody has said that it is done')
-        machine.restores.set('')
-        if machine.listener:
-            # The next daemon cannot see this CRIU, which must not go on beside another.
-            wait_for(lambda: not machine.listener.launchers(), 'the end of CRIU and its launcher')
-        again(machine)
-        equal(machine.state(name), 'failed')
-        check(f'process {one.pid}' in machine.error(name), machine.error(name))
-        for verb in 'thaw', 'thaw pid=new':
-            equal(machine.write(name, verb), 'EBUSY')
-        os.kill(one.pid, signal.SIGKILL)
-        one.wait_gone()
+        for is_known in True, False:
+            machine.restores.set('hang-after')
+            writer = machine.writer(name, 'thaw')
+            machine.restores.wait('made')
+            machine.daemon.kill()
+            check(writer.result() != 'ok', 'nobody has said that it is done')
+            machine.restores.set('')
+            path = f'{machine.runtime}/store/incoming-{name}/origin'
+            first, second = harness.read_file(path).split('\n')
+            cgroup = second[second.index('/'):]
+            with in_new_cgroup(cgroup) as pid:
+                one.wait_gone()
+                if not is_known:  # to an earlier version, which has written the path alone
+                    numbers = ' '.join(second.split()[:3])
+                    with open(path, 'w', encoding='utf-8') as file:
+                        file.write(f'{first}\n{numbers} {cgroup}')
+                again(machine)
+                check(is_alive(pid), 'it is not ours to end')
+                if is_known:
+                    restore.check_back(machine, one, name, may_have_cgroup=True)
+                else:
+                    equal(machine.state(name), 'failed')
+                    check(cgroup in machine.error(name), machine.error(name))
+                    equal(machine.write(name, 'thaw'), 'EBUSY')
+                    check(is_alive(pid), 'it is not ours to end')
         restore.thaws(machine, one, name)
         restore.ends(machine, one, name)
+
+
+def test_daemon_dies_without_cgroups():
+    """When CRIU has let go of the tree, before that is recorded as the process."""
+    same_for_both('cgroups')
+    for verb in 'thaw', 'thaw pid=new':
+        with restore.machine(cgroups=False) as machine:
+            one = dump.program(machine)
+            name = dump.dumped(machine, one)
+            restore.fail(machine, 'cgroup hold')
+            writer = machine.writer(name, verb)
+            restore.wait_held(machine)
+            check(restore.processes_of(one), 'the tree')
+            machine.daemon.kill()
+            check(writer.result() != 'ok', 'nobody has said that it is done')
+            if machine.listener:
+                # The next daemon cannot see this CRIU, which must not go on beside another.
+                wait_for(lambda: not machine.listener.launchers(), 'the end of CRIU and its launcher')
+            restore.fail(machine, 'cgroup')
+            again(machine)
+            restore.check_back(machine, one, name)
+            check('daemon had died' in machine.error(name), machine.error(name))
+            restore.thaws(machine, one, name)
+            restore.ends(machine, one, name)
+
+
+def test_death_while_criu_asks():
+    """CRIU holds the tree, which may not run yet, and the daemon dies, or CRIU does: nobody need end
+    the tree."""
+    same_for_both('cgroups')
+    for verb in 'thaw', 'thaw pid=new':
+        with restore.machine(cgroups=False) as machine:
+            one = dump.program(machine)
+            name = dump.dumped(machine, one)
+            for who in 'daemon', 'criu':
+                restore.fail(machine, 'cgroup ask')
+                writer = machine.writer(name, verb)
+                restore.wait_held(machine)
+                check(restore.processes_of(one), 'the tree')
+                if who == 'daemon':
+                    machine.daemon.kill()
+                else:
+                    for pid in criu_of(machine):
+                        try_kill(pid, signal.SIGKILL)
+                wait_for(lambda: one.reap() or not restore.processes_of(one), 'the end of the tree')
+                restore.fail(machine, 'cgroup')
+                check(writer.result() != 'ok', 'nobody has said that it is done')
+                if who == 'daemon':
+                    again(machine)
+                restore.check_back(machine, one, name)
+            restore.thaws(machine, one, name)
+            restore.ends(machine, one, name)
+
+
+def test_what_is_not_known_without_cgroups():
+    """Somebody's process has got a number and the name of the dumped tree's, and CRIU has not told
+    yet of what it has made: the process lives, and there is no other thaw beside it."""
+    same_for_both('cgroups')
+    for has_died in False, True:
+        with restore.machine(cgroups=False) as machine:
+            one = dump.program(machine)
+            name = dump.dumped(machine, one)
+            machine.restores.set('hang-before')
+            writer = machine.writer(name, 'thaw')
+            machine.restores.wait('ran')
+            pid = restore.fork_as(one.pid, harness.NOBODY, 'gpucr-demo')
+            try:
+                wait_for(lambda: harness.read_file(f'/proc/{pid}/comm') == 'gpucr-demo\n', 'its name')
+                if has_died:
+                    hung = criu_of(machine)
+                    machine.daemon.kill()
+                    writer.result()
+                    for process in hung:
+                        try_kill(process, signal.SIGKILL)
+                    again(machine)
+                else:
+                    machine.must(name, 'cancel')
+                    writer.result()
+                check(is_alive(pid), 'it is not ours to end')
+                equal(machine.state(name), 'failed')
+                machine.restores.set('')
+                for verb in 'thaw', 'thaw pid=new':
+                    equal(machine.write(name, verb), 'EBUSY')
+                    check(f'process {pid}' in machine.error(name), machine.error(name))
+                check(is_alive(pid), 'it is not ours to end')
+            finally:
+                try_kill(pid, signal.SIGKILL)
+                wait_for(lambda: one.reap() or not os.path.exists(f'/proc/{pid}'), 'its end')
+            restore.thaws(machine, one, name)
+            restore.ends(machine, one, name)
 
 
 def test_daemon_dies_in_thaw():

@@ -4,7 +4,6 @@
 already what the user has put into them: nobody has them run it, looks into them, or reads what CRIU
 makes for them before it is theirs."""
 import contextlib
-import errno
 import mmap
 import os
 import re
@@ -24,6 +23,29 @@ LIBRARY = f'{BUILD}/test/e2e/libmoments.so'
 CRITICAL = 0x13000  # of moments.c
 IN_CREATE = 0x100
 CLONE_NEWNS, MNT_DETACH, MS_REC, MS_PRIVATE = 0x20000, 2, 0x4000, 0x40000
+
+# Writes a letter all the time, as long as it runs.
+WRITES = """
+import sys, time
+while True:
+    with open(sys.argv[1], 'a') as file:
+        file.write('x')
+    time.sleep(0.001)
+"""
+# Called before CRIU reads the images with CRIU's descriptors, and later by CRIU as an action script.
+CHANGES = """#!{python}
+import os, shutil, sys
+core = 'core-{pid}.img'
+if len(sys.argv) > 1:
+    shutil.copyfile(f'/proc/self/fd/3/{{core}}', '{kept}')
+    with open(f'/proc/self/fd/3/{{core}}', 'r+b') as image:
+        bytes_ = image.read()
+        assert bytes_.count({old!r}) == 1, 'the ids of a process of the user'
+        image.seek(0)
+        image.write(bytes_.replace({old!r}, {new!r}))
+elif os.environ['CRTOOLS_SCRIPT_ACTION'] == 'post-restore':
+    shutil.copyfile('{kept}', f'/proc/{{os.getppid()}}/fd/3/{{core}}')
+"""
 
 
 def program(machine, what, **words):
@@ -142,6 +164,76 @@ def test_threads():
         one.pid = int(machine.status('again')['pid'])
         equal(os.stat(f'/proc/{one.pid}/mem').st_uid, NOBODY)
         one.wait_ticks()
+
+
+def varint(number):
+    groups = []
+    while number > 127:
+        groups.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*groups, number])
+
+
+@contextlib.contextmanager
+def other_group(machine, pid):
+    """CRIU gives the process a saved group that is not the images': they are changed while it reads
+    them, and are as before when it has made the processes."""
+    directory = machine.restores.directory
+    ids = [bytes([number << 3]) + varint(NOBODY) for number in range(1, 9)]
+    path = f'{directory}/changes'
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write(CHANGES.format(
+            python=sys.executable, pid=pid, kept=f'{directory}/kept', old=b''.join(ids),
+            new=b''.join([*ids[:5], ids[5][:1] + varint(NOBODY - 1), *ids[6:]])))
+    os.chmod(path, 0o755)
+    with open(f'{directory}/criu', encoding='utf-8') as file:
+        text = file.read()
+    with open(f'{directory}/criu', 'w', encoding='utf-8') as file:
+        file.write(text.replace('"$@"\nstatus', f'"$@" --action-script={path}\nstatus')
+                   .replace(': > $here/ran\n', f': > $here/ran\n{path} before || exit 1\n'))
+    try:
+        yield
+    finally:
+        with open(f'{directory}/criu', 'w', encoding='utf-8') as file:
+            file.write(text)
+
+
+def test_rights_before_it_runs():
+    """Its user continues it as soon as CRIU has stopped it: with rights that are not the images' it
+    does not run at all."""
+    with machines() as (machine, _, users):
+        written = f'{users}/written'
+        demo = ' '.join(map(str, [*dump.RUN, *dump.SMALL]))
+        writes = f"{sys.executable} -c '{WRITES.translate({39: 34})}' {written}"
+        share_gpu(machine)
+        one = dump.Program(machine, uid=NOBODY, command=[
+            'sh', '-c', f'{writes} < /dev/null > /dev/null 2>&1 & exec {demo}']).wait_ready()
+        wait_for(lambda: os.path.exists(written), 'what it writes')
+        pids = [one.pid, *map(int, read_file(f'/proc/{one.pid}/task/{one.pid}/children').split())]
+        equal(len(pids), 2)
+        equal(machine.writer(one.pid, 'dump name=users', uid=NOBODY).result(), 'ok',
+              machine.error(one.pid))
+        one.wait_gone()
+        size = os.path.getsize(written)
+
+        def go_on():
+            while True:
+                for pid in pids:
+                    with contextlib.suppress(OSError):
+                        # Nobody traces it, so nobody is held up.
+                        if dump.threads_state(pid) == 'T':
+                            os.kill(pid, signal.SIGCONT)
+
+        with as_user(go_on), other_group(machine, one.pid):
+            for verb in 'thaw', 'thaw', 'thaw pid=new':
+                equal(machine.write('users', verb), 'EPERM', machine.error('users'))
+                check('user or group ids' in machine.error('users'), machine.error('users'))
+                equal(os.path.getsize(written), size, f'{verb}: it has run')
+                restore.check_back(machine, one, 'users')
+        with as_user(go_on):
+            machine.must('users', 'thaw')
+            restore.check_on(machine, one, 'users')
+        check(os.path.getsize(written) > size, 'it does not write')
 
 
 def with_filter(machine):

@@ -35,6 +35,8 @@ static void check_file(const struct gcr_place_origin_file *file)
 	      again.made.root_ticks == made->root_ticks &&
 	      again.made.since_ticks == made->since_ticks);
 	CHECK(!again.made.cgroup == !made->cgroup);
+	CHECK(again.made.cgroup_inode == made->cgroup_inode);
+	CHECK(made->cgroup || !made->cgroup_inode);
 	CHECK(!made->cgroup || !strcmp(again.made.cgroup, made->cgroup));
 	free(again.made.cgroup);
 	free(text);

@@ -98,7 +98,7 @@ static void test_life(void)
 	int input[2];
 	pid_t pid;
 
-	CHECK(gcr_restored_cgroup_make(name, &directory, &procs_fd, &error) == 0);
+	CHECK(gcr_restored_cgroup_make(name, &directory, NULL, &procs_fd, &error) == 0);
 	CHECK(fcntl(procs_fd, F_GETFD) & FD_CLOEXEC);
 	CHECK(exists(directory) && strstr(directory, name));
 	check_started(procs_fd, directory);
@@ -116,8 +116,8 @@ static void test_life(void)
 	 * A cgroup of this name may be in use, whether it is empty or has processes: make takes
 	 * another name.
 	 */
-	CHECK(gcr_restored_cgroup_make(name, &directory, &procs_fd, &error) == 0);
-	CHECK(gcr_restored_cgroup_make(name, &second, &second_fd, &error) == 0);
+	CHECK(gcr_restored_cgroup_make(name, &directory, NULL, &procs_fd, &error) == 0);
+	CHECK(gcr_restored_cgroup_make(name, &second, NULL, &second_fd, &error) == 0);
 	CHECK(strcmp(directory, second) != 0);
 	CHECK(gcr_restored_cgroup_remove(second) == 0);
 	close(second_fd);
@@ -125,10 +125,10 @@ static void test_life(void)
 	CHECK(pipe2(input, O_CLOEXEC) == 0);
 	pid = start_in(procs_fd, "/bin/sh", input[0], -1, &r);
 	CHECK(r == 0);
-	CHECK(gcr_restored_cgroup_make(name, &second, &second_fd, &error) == 0);
+	CHECK(gcr_restored_cgroup_make(name, &second, NULL, &second_fd, &error) == 0);
 	CHECK(strcmp(directory, second) != 0);
 	snprintf(other, sizeof(other), "%s.2", name);
-	CHECK(gcr_restored_cgroup_make(other, &third, &third_fd, &error) == 0);
+	CHECK(gcr_restored_cgroup_make(other, &third, NULL, &third_fd, &error) == 0);
 	CHECK(strcmp(second, third) != 0 && strstr(third, "/gpucr-"));
 	CHECK(gcr_restored_cgroup_remove(third) == 0);
 	close(third_fd);
@@ -158,18 +158,50 @@ static void test_left_over(void)
 	char other[80];
 	int procs_fd;
 
-	CHECK(gcr_restored_cgroup_make(name, &left, &procs_fd, &error) == 0);
+	CHECK(gcr_restored_cgroup_make(name, &left, NULL, &procs_fd, &error) == 0);
 	close(procs_fd);
 	gcr_restored_cgroup_sweep();
 	CHECK(exists(left));
 	CHECK(utimensat(AT_FDCWD, left, old, 0) == 0);
 	snprintf(other, sizeof(other), "%s-other", name);
-	CHECK(gcr_restored_cgroup_make(other, &directory, &procs_fd, &error) == 0);
+	CHECK(gcr_restored_cgroup_make(other, &directory, NULL, &procs_fd, &error) == 0);
 	CHECK(!exists(left));
 	CHECK(gcr_restored_cgroup_remove(directory) == 0);
 	close(procs_fd);
 	free(directory);
 	free(left);
+}
+
+/* A cgroup that has got the path of one that was removed is not that one. */
+static void test_path_of_another(void)
+{
+	struct gcr_error error = {};
+	char *directory, *second;
+	uint64_t inode, second_inode;
+	int procs_fd, second_fd, status, r;
+	int input[2];
+	pid_t pid;
+
+	CHECK(gcr_restored_cgroup_make(name, &directory, &inode, &procs_fd, &error) == 0);
+	CHECK(gcr_restored_cgroup_remove(directory) == 0);
+	CHECK(gcr_restored_cgroup_make(name, &second, &second_inode, &second_fd, &error) == 0);
+	CHECK(strcmp(directory, second) == 0 && inode != second_inode);
+	CHECK(pipe2(input, O_CLOEXEC) == 0);
+	pid = start_in(second_fd, "/bin/sh", input[0], -1, &r);
+	CHECK(r == 0);
+	CHECK(!gcr_restored_cgroup_is_used(directory, inode));
+	CHECK(gcr_restored_cgroup_kill(directory, inode, 0) == 0);
+	CHECK(gcr_restored_cgroup_is_used(directory, second_inode));
+	CHECK(waitpid(pid, &status, WNOHANG) == 0);
+	CHECK(gcr_restored_cgroup_kill(directory, second_inode, 10 * GCR_USEC_PER_SEC) == 0);
+	CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+	CHECK(gcr_restored_cgroup_remove(directory) == 0);
+	close(procs_fd);
+	close(second_fd);
+	close(input[0]);
+	close(input[1]);
+	free(directory);
+	free(second);
 }
 
 /*
@@ -184,20 +216,20 @@ static void test_kill(void)
 	char *directory;
 	pid_t pid;
 
-	CHECK(gcr_restored_cgroup_make(name, &directory, &procs_fd, &error) == 0);
-	CHECK(!gcr_restored_cgroup_is_used(directory));
-	CHECK(gcr_restored_cgroup_kill(directory, 0) == 0);
+	CHECK(gcr_restored_cgroup_make(name, &directory, NULL, &procs_fd, &error) == 0);
+	CHECK(!gcr_restored_cgroup_is_used(directory, 0));
+	CHECK(gcr_restored_cgroup_kill(directory, 0, 0) == 0);
 	CHECK(pipe2(input, O_CLOEXEC) == 0);
 	pid = start_in(procs_fd, "/bin/sh", input[0], -1, &r);
 	CHECK(r == 0);
-	CHECK(gcr_restored_cgroup_is_used(directory));
-	CHECK(gcr_restored_cgroup_kill(directory, 10 * GCR_USEC_PER_SEC) == 0);
-	CHECK(!gcr_restored_cgroup_is_used(directory));
+	CHECK(gcr_restored_cgroup_is_used(directory, 0));
+	CHECK(gcr_restored_cgroup_kill(directory, 0, 10 * GCR_USEC_PER_SEC) == 0);
+	CHECK(!gcr_restored_cgroup_is_used(directory, 0));
 	CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status) &&
 	      WTERMSIG(status) == SIGKILL);
 	CHECK(gcr_restored_cgroup_remove(directory) == 0);
-	CHECK(!gcr_restored_cgroup_is_used(directory));
-	CHECK(gcr_restored_cgroup_kill(directory, 0) == 0);
+	CHECK(!gcr_restored_cgroup_is_used(directory, 0));
+	CHECK(gcr_restored_cgroup_kill(directory, 0, 0) == 0);
 	close(procs_fd);
 	close(input[0]);
 	close(input[1]);
@@ -263,7 +295,7 @@ static void check_kill_each(bool leaves)
 	killer = fork();
 	CHECK(killer >= 0);
 	if (killer == 0)
-		_exit(gcr_restored_cgroup_kill(directory, 0) != -ETIMEDOUT);
+		_exit(gcr_restored_cgroup_kill(directory, 0, 0) != -ETIMEDOUT);
 	if (held_fd >= 0) {
 		allow_one_opening(held_fd);
 		await_opening(held_fd);
@@ -292,7 +324,7 @@ static void test_names(void)
 		int procs_fd;
 
 		CHECK(gcr_restored_cgroup_make(i < GCR_ARRAY_SIZE(names) ? names[i] : longest,
-					       &directory, &procs_fd, &error) == 0);
+					       &directory, NULL, &procs_fd, &error) == 0);
 		close(procs_fd);
 		CHECK(gcr_restored_cgroup_remove(directory) == 0);
 		free(directory);
@@ -322,7 +354,8 @@ static void check_refused(void (*prepare)(const char *point), int expected, cons
 			if (expected == -EROFS)
 				break;
 		}
-		CHECK(gcr_restored_cgroup_make(name, &directory, &procs_fd, &error) == expected);
+		CHECK(gcr_restored_cgroup_make(name, &directory, NULL, &procs_fd, &error) ==
+		      expected);
 		CHECK(strstr(error.words, words));
 		_exit(0);
 	}
@@ -352,7 +385,7 @@ int main(void)
 
 	snprintf(name, sizeof(name), "test-%d", (int)getpid());
 	check_refused(without, -EOPNOTSUPP, "no cgroup2 is mounted");
-	r = gcr_restored_cgroup_make(name, &directory, &procs_fd, &error);
+	r = gcr_restored_cgroup_make(name, &directory, NULL, &procs_fd, &error);
 	if (r < 0) {
 		CHECK(error.words[0]);
 		SKIP(error.words);
@@ -363,6 +396,7 @@ int main(void)
 	check_refused(read_only, -EROFS, "Read-only");
 	test_life();
 	test_left_over();
+	test_path_of_another();
 	test_kill();
 	check_kill_each(false);
 	check_kill_each(true);
