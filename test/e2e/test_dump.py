@@ -7,7 +7,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import dump
 import harness
 import vmm
-from harness import check, equal, wait_for
+from harness import check, equal
 
 
 def test_there_and_back():

@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import harness
 import vendor
 import vmm
-from harness import MIB, check, equal, wait_for
+from harness import check, equal, wait_for
 from test_exchange import swap
 
 # One user's, and another's.
@@ -197,7 +197,7 @@ def test_status_says_who():
         wait_for(lambda: held(machine)['workers_aside'] == [demo.pid], 'it to be set aside')
         equal(held(machine)['workers'], [])
         check(int(machine.status_of_all()['workers_aside'].split(':')[3]) > 0, 'since when')
-        check(f'it is stopped in the phase `handover` of its freeze' in machine.log(), machine.log())
+        check('it is stopped in the phase `handover` of its freeze' in machine.log(), machine.log())
         pid = os.fork()
         if not pid:
             os.setgid(OTHER)

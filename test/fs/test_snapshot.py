@@ -12,7 +12,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
-from harness import (MIB, NOBODY, Failure, Machine, Skip, check, equal, error_of, needs_cuda,
+from harness import (MIB, NOBODY, Machine, Skip, check, equal, error_of, needs_cuda,
                      same_for_both, wait_for)
 
 NAME = re.compile(r'gpu\d-[0-9a-f]+|gpu\d-unmapped-\d+|managed-[0-9a-f]+')

@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import harness
 import vendor
 import vmm
-from harness import MIB, NOBODY, Machine, Skip, check, equal, error_of, same_for_both, wait_for
+from harness import MIB, NOBODY, Machine, check, equal, error_of, same_for_both, wait_for
 
 
 def snapshot(machine, pid, *names):

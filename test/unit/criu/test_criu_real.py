@@ -335,11 +335,6 @@ def left_of_restore(pid):
     return True
 
 
-def state_of(pid):
-    with open(f'/proc/{pid}/stat') as file:
-        return file.read().rpartition(')')[2].split()[0]
-
-
 def test_pidns_stopped(place):
     """One whose session's leader is outside, left stopped; nobody has to be asked for its pid."""
     pid = place.program(leader=False)
