@@ -20,6 +20,7 @@
 #include "lib/cleanup.h"
 #include "lib/proc_file.h"
 #include "lib/procfs.h"
+#include "lib/protocol.h"
 
 #define DEPTH_MAX     256
 #define SUBJECTS_MAX  512 /* in one write (gpucrfs-verbs(7)) */
@@ -124,6 +125,32 @@ static int add_subject(pid_t pid, const struct gcr_mount_look *look, struct gcr_
 	return 0;
 }
 
+/* Returns 1 at the page of a library that has handed over its memory. */
+static int stop_at_handed_over(uintptr_t start, uintptr_t end, void *data)
+{
+	struct {
+		uint32_t magic, version, phase, flags; /* the beginning of struct gcr_page */
+	} head;
+
+	return end - start >= GCR_PAGE_BYTES_LEAST &&
+	       gcr_proc_peek(*(const pid_t *)data, start, &head, sizeof(head)) == 0 &&
+	       head.magic == GCR_PAGE_MAGIC && head.phase > GCR_PRELOAD_GATED;
+}
+
+/*
+ * Refuses a process that no daemon knows now and that has handed over its GPU memory: CRIU would
+ * dump it without that memory, and the next daemon removes the snapshot of a process that is gone.
+ */
+static int refuse_handed_over(pid_t pid, struct gcr_error *error)
+{
+	return gcr_proc_each_range(pid, GCR_PAGE_FILE_NAME, stop_at_handed_over, &pid) == 1
+		       ? gcr_error_set(error, ENXIO,
+				       "process %d is frozen, and the gpucrfs that has its GPU "
+				       "memory does not list it: start that first",
+				       (int)pid)
+		       : 0;
+}
+
 static int find_subjects(pid_t pid, unsigned int depth, struct gcr_error *error);
 
 /* Finds subjects among the children of all threads of a process, and all their descendants. */
@@ -167,12 +194,21 @@ static int find_below(pid_t pid, unsigned int depth, struct gcr_error *error)
 
 static int find_subjects(pid_t pid, unsigned int depth, struct gcr_error *error)
 {
-	struct gcr_mount_look look;
-	int r = gcr_mount_look(dump.mount, pid, &look, error);
+	struct gcr_mount_look look = {.kind = GCR_MOUNT_NOTHING};
+	int r = dump.mount ? gcr_mount_look(dump.mount, pid, &look, error) : 0;
 
 	if (!r && look.kind == GCR_MOUNT_PROCESS && !find_subject(pid))
 		r = add_subject(pid, &look, error);
+	else if (!r && look.kind == GCR_MOUNT_NOTHING)
+		r = refuse_handed_over(pid, error);
 	return r < 0 ? r : find_below(pid, depth, error);
+}
+
+int gcr_dump_check(pid_t pid)
+{
+	struct gcr_error error = {0};
+
+	return find_subjects(pid, 0, &error) < 0 ? log_error(&error) : -ENOTSUP;
 }
 
 /*
@@ -204,6 +240,27 @@ static int start_keeper(size_t first, int *ret_fd, struct gcr_error *error)
 }
 
 /*
+ * -ESRCH: a subject from @first on has ended, and its pid may be another process's. With
+ * @are_frozen that one has been frozen in its place: then thaws it.
+ */
+static int check_ends(size_t first, bool are_frozen, struct gcr_error *error)
+{
+	struct gcr_error unused;
+	char directory[16];
+	int r = 0;
+
+	for (size_t i = first; i < dump.count; i++) {
+		if (!gcr_becomes_readable(dump.subjects[i].pidfd, 0))
+			continue;
+		snprintf(directory, sizeof(directory), "%d", (int)dump.subjects[i].pid);
+		if (are_frozen)
+			gcr_mount_write(dump.mount, directory, "thaw\n", 0, &unused);
+		r = gcr_error_set(error, ESRCH, "process %s has ended", directory);
+	}
+	return r;
+}
+
+/*
  * Freezes and parks the subjects from @first on. Writes to the process's own ctl, or for several
  * processes, as one operation, to the root's.
  */
@@ -211,6 +268,7 @@ static int freeze(size_t first, struct gcr_error *error)
 {
 	char verb[32 + SUBJECTS_MAX * SUBJECT_BYTES] = "freeze park";
 	size_t length = strlen(verb);
+	int r;
 
 	if (first + 1 == dump.count)
 		return gcr_mount_write_to(
@@ -222,7 +280,10 @@ static int freeze(size_t first, struct gcr_error *error)
 					   (int)dump.subjects[i].pid);
 	verb[length++] = '\n';
 	verb[length] = '\0';
-	return gcr_mount_write(dump.mount, "", verb, 0, error);
+	r = check_ends(first, false, error);
+	if (!r)
+		r = gcr_mount_write(dump.mount, "", verb, 0, error);
+	return r ? r : check_ends(first, true, error);
 }
 
 /* Freezes the subjects from @first on: all or none. */

@@ -29,6 +29,7 @@
 #define RELEASE_MS 200	 /* a program just released may be about to be killed */
 #define LET_GO_MS  60000 /* CRIU needs much less; after it the thaw reports the error */
 #define BUSY_MS	   120000
+#define AWAY_MS	   600000 /* until a daemon has started again */
 
 /* Does any process trace @pid? False also if that cannot be read. */
 static bool is_traced(pid_t pid)
@@ -43,25 +44,52 @@ static bool is_traced(pid_t pid)
 }
 
 /*
+ * Does the daemon answer? While it starts again there is no mount, or one without it. The result @r
+ * of a look or a verb that it has not answered is one of these.
+ */
+static bool is_away(const char *mount, int r)
+{
+	_cleanup_free_ char *ctl = NULL;
+
+	if (r == -ENOTCONN || r == -ECONNABORTED || r == -ENODEV || r == -ECONNREFUSED)
+		return true;
+	return asprintf(&ctl, "%s/ctl", mount) >= 0 && access(ctl, F_OK) < 0;
+}
+
+/*
+ * One attempt to thaw the process. @has_failed: its freeze has; it is thawed only if that could not
+ * be rolled back.
+ */
+static int try_thaw(const char *mount, const struct gcr_kept *kept, bool has_failed,
+		    struct gcr_error *error)
+{
+	struct gcr_mount_look look;
+	int r = has_failed ? gcr_mount_look(mount, kept->pid, &look, error) : 0;
+
+	if (r == 0 && has_failed && look.kind == GCR_MOUNT_NOTHING && is_away(mount, 0))
+		return gcr_error_set(error, ENOTCONN, "the gpucrfs at %s does not answer", mount);
+	if (r < 0 || (has_failed && !look.is_half_frozen))
+		return r;
+	return gcr_mount_write_to(mount, kept, "thaw\n", error);
+}
+
+/*
  * Thaws the process. CRIU may have been killed in the middle of the freeze: the freeze first ends
- * or is rolled back, and until then the verb gives EBUSY, and is tried again. @has_failed: the
- * freeze has; the process is thawed only if it could not be rolled back.
+ * or is rolled back, and until then the verb gives EBUSY, and is tried again. So it is while a
+ * daemon starts that will have the process as it is now.
  */
 static int thaw(const char *mount, const struct gcr_kept *kept, bool has_failed,
 		struct gcr_error *error)
 {
-	struct gcr_mount_look look;
-	int r;
-
 	for (int waited_ms = 0;; waited_ms += RELEASE_MS) {
-		if (has_failed) {
-			r = gcr_mount_look(mount, kept->pid, &look, error);
-			if (r < 0 || !look.is_half_frozen)
-				return r;
-		}
-		r = gcr_mount_write_to(mount, kept, "thaw\n", error);
-		if (r != -EBUSY || waited_ms >= BUSY_MS ||
-		    gcr_becomes_readable(kept->pidfd, RELEASE_MS))
+		int r = try_thaw(mount, kept, has_failed, error);
+		int most_ms = 0;
+
+		if (r == -EBUSY)
+			most_ms = BUSY_MS;
+		else if (r < 0 && is_away(mount, r))
+			most_ms = AWAY_MS;
+		if (waited_ms >= most_ms || gcr_becomes_readable(kept->pidfd, RELEASE_MS))
 			return r;
 	}
 }

@@ -17,6 +17,7 @@
 #include "lib/proc_file.h"
 
 static bool is_active;
+static bool checks; /* a dump without a mount */
 
 void gcr_plugin_log(enum gcr_plugin_level level, const char *format, ...)
 {
@@ -64,7 +65,7 @@ static int plugin_init(int stage)
 {
 	int r;
 
-	is_active = false;
+	is_active = checks = false;
 	switch (stage) {
 	case GCR_CRIU_STAGE_DUMP:
 		r = gcr_dump_begin();
@@ -78,6 +79,7 @@ static int plugin_init(int stage)
 		return 0;
 	}
 	is_active = r > 0;
+	checks = !r && stage == GCR_CRIU_STAGE_DUMP;
 	return r < 0 ? -1 : 0;
 }
 
@@ -111,6 +113,8 @@ static void plugin_exit(int stage, int result)
 
 static int pause_devices(int pid)
 {
+	if (checks)
+		return gcr_dump_check(pid);
 	return is_active ? gcr_dump_pause(pid) : -ENOTSUP;
 }
 

@@ -148,6 +148,8 @@ void gcr_keeper_tell_failure(int fd);
  */
 int gcr_dump_begin(void);
 int gcr_dump_pause(pid_t pid);
+/* For a dump with nothing to do, since there is no mount: see refuse_handed_over() of dump.c. */
+int gcr_dump_check(pid_t pid);
 int gcr_dump_save(pid_t pid);
 void gcr_dump_end(bool failed);
 

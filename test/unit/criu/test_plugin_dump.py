@@ -10,14 +10,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 import harness
+import library
 from harness import Skip, check, equal, is_root, read_file, wait_for
 from plugin import (DUMP, PRE_DUMP, SHIM, Mount, Place, check_error, check_snapshot, start_ticks,
                     state_of, write)
 
 ENOTSUP = -95
+PAGE_NAME = 'gpucr-page'
 
 
 def frozen(place, **more):
@@ -86,6 +89,23 @@ def test_thaw_comes_too_early():
         wait_no_keeper(place)
         check('verb thaw ok' in read_file(f'{place.mount.path}/{pid}/events'), 'it was accepted')
         tool.__exit__()
+
+
+def test_daemon_starts_again():
+    """CRIU ends while no daemon serves the mount: the next one has the program as frozen, and the keeper
+    has it thawed."""
+    with Place() as place:
+        pid, files, tool = frozen(place)
+        for name in 'ctl', str(pid):
+            os.rename(f'{place.mount.path}/{name}', f'{place.directory}/away-{name}')
+        tool.kill()
+        tool.__exit__()
+        time.sleep(1)
+        check(keepers(place), 'the keeper has given up')
+        for name in 'ctl', str(pid):
+            os.rename(f'{place.directory}/away-{name}', f'{place.mount.path}/{name}')
+        place.mount.wait_log(f'verb {pid}/ thaw')
+        wait_no_keeper(place)
 
 
 def test_ends_before_the_thaw():
@@ -329,6 +349,36 @@ def test_no_mount():
             equal(tool.call('pause', os.getpid()), ENOTSUP)
             equal(tool.errors(), [])
         equal(place.saved(), ['gpucr-other'])
+
+
+HANDED_OVER = """
+import mmap, os, struct, time
+page = os.memfd_create('{name}')
+os.ftruncate(page, 1 << 20)
+memory = mmap.mmap(page, 1 << 20)
+os.close(page)
+struct.pack_into('=IIII', memory, 0, {magic}, 1, {phase}, 1)
+print(flush=True)
+time.sleep(1000)
+"""
+
+
+def test_frozen_without_a_daemon():
+    """Its GPU memory is in the store, which nobody serves now: a dump would be without it."""
+    for phase, answer in ((1, ENOTSUP), (4, -1)):
+        program = HANDED_OVER.format(name=PAGE_NAME, magic=library.PAGE_MAGIC, phase=phase)
+        with Place() as place, subprocess.Popen([sys.executable, '-c', program],
+                                                stdout=subprocess.PIPE) as child:
+            child.stdout.readline()
+            with place.tool(GPUCR_MOUNT='', FAKE_MOUNTINFO='/dev/null') as tool:
+                equal(tool.call('init', DUMP), 0)
+                equal(tool.call('pause', child.pid), answer)
+                equal(tool.call('pause', os.getpid()), answer)  # it is below this one
+                check(not tool.errors() or 'start that first' in tool.errors()[0], tool.errors())
+            with place.tool() as tool:  # a daemon that does not list it
+                equal(tool.call('init', DUMP), 0)
+                equal(tool.call('pause', child.pid), answer)
+            child.kill()
 
 
 def test_left_cannot_be_removed():
