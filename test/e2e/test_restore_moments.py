@@ -10,6 +10,7 @@ import re
 import signal
 import struct
 import sys
+import tempfile
 import threading
 import time
 
@@ -310,12 +311,13 @@ def test_secure_bits():
 
 
 def leave_mounts():
-    """In a mount namespace of its own, without what CRIU does not take along."""
+    """In a mount namespace of its own, without what CRIU does not take along, but with the test's files."""
     if LIBC.unshare(CLONE_NEWNS) or LIBC.mount(b'none', b'/', None, MS_REC | MS_PRIVATE, None):
         os._exit(1)
     for line in reversed(read_file('/proc/self/mountinfo').splitlines()):
-        if re.search(' - (fuse|tmpfs)', line):
-            LIBC.umount2(line.split()[4].encode(), MNT_DETACH)
+        mountpoint = line.split()[4]
+        if re.search(' - (fuse|tmpfs)', line) and not f'{tempfile.gettempdir()}/'.startswith(f'{mountpoint}/'):
+            LIBC.umount2(mountpoint.encode(), MNT_DETACH)
 
 
 def test_mount_namespace():
