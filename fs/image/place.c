@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The list of places, their states, and their publication. */
-#include "fs/image/place.h"
+#include "fs/image/place_private.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -24,17 +24,7 @@
 #include "lib/clock.h"
 #include "lib/lock.h"
 
-#define PLACES_MAX  1024
-#define PLACES_ROOT 64 /* of these: reserved for root */
-
-struct gcr_places {
-	struct gcr_daemon *daemon;
-	pthread_mutex_t lock; /* guards the list; held while a place is made */
-	struct gcr_place *list;
-	size_t count;
-	size_t begun; /* places of dumps that are not in the list yet */
-	uint32_t last_serial;
-};
+#define PLACES_ROOT 64 /* of GCR_PLACES_MAX: reserved for root */
 
 struct gcr_place *gcr_place_ref(struct gcr_place *place)
 {
@@ -42,8 +32,7 @@ struct gcr_place *gcr_place_ref(struct gcr_place *place)
 	return place;
 }
 
-/* Releases place->ending. Lock: place. */
-static void close_ending_locked(struct gcr_place *place)
+void gcr_place_close_ending_locked(struct gcr_place *place)
 {
 	for (size_t i = 0; i < place->ending_count; i++)
 		close(place->ending[i]);
@@ -65,7 +54,7 @@ void gcr_place_unref(struct gcr_place *place)
 	if (place->cgroup)
 		gcr_restored_cgroup_remove(place->cgroup);
 	free(place->cgroup);
-	close_ending_locked(place);
+	gcr_place_close_ending_locked(place);
 	pthread_mutex_destroy(&place->lock);
 	free(place);
 }
@@ -88,8 +77,7 @@ static uid_t event_owner(const struct gcr_place *place)
 		gcr_event_log_append_of((place)->daemon->events, event_owner(place), __VA_ARGS__); \
 	} while (0)
 
-/* The place with this name, or NULL. Lock: places. */
-static struct gcr_place *find_locked(const struct gcr_places *places, const char *name)
+struct gcr_place *gcr_place_find_locked(const struct gcr_places *places, const char *name)
 {
 	struct gcr_place *place = places->list;
 
@@ -147,13 +135,8 @@ int gcr_place_read_mark(struct gcr_place *place, struct gcr_place_made *ret_made
 	return 0;
 }
 
-/*
- * Adds the place that the store has under this name to the list; *ret_place (may be NULL) is a
- * reference for the caller. @sum: the sum of its files; NULL: the files are few, or the daemon is
- * starting. Lock: places. -ENOMEM, and errors of gcr_store_open_place().
- */
-static int add_locked(struct gcr_places *places, const char *name, const struct gcr_tree_sum *sum,
-		      struct gcr_place **ret_place)
+int gcr_place_add_locked(struct gcr_places *places, const char *name,
+			 const struct gcr_tree_sum *sum, struct gcr_place **ret_place)
 {
 	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = calloc(1, sizeof(*place));
 	int result;
@@ -191,7 +174,7 @@ static int add_left(const char *name, void *data)
 {
 	struct gcr_places *places = data;
 	int result = gcr_place_name_is_good(name, strlen(name))
-			     ? add_locked(places, name, NULL, NULL)
+			     ? gcr_place_add_locked(places, name, NULL, NULL)
 			     : -EINVAL;
 
 	if (result < 0)
@@ -250,15 +233,11 @@ void gcr_places_destroy(struct gcr_places *places)
 	free(places);
 }
 
-/*
- * Checks that this user may have one more place, and charges the user's quota. Lock: places.
- * -ENOSPC, and errors of gcr_quota_take(); all set @error.
- */
-static int take_locked(struct gcr_places *places, uid_t uid, struct gcr_quota_charge *ret_charge,
-		       struct gcr_error *error)
+int gcr_place_take_locked(struct gcr_places *places, uid_t uid, struct gcr_quota_charge *ret_charge,
+			  struct gcr_error *error)
 {
 	struct gcr_quota *quota = places->daemon->quota;
-	size_t most = PLACES_MAX - (gcr_quota_is_limited(quota, uid) ? PLACES_ROOT : 0);
+	size_t most = GCR_PLACES_MAX - (gcr_quota_is_limited(quota, uid) ? PLACES_ROOT : 0);
 
 	if (places->count + places->begun >= most)
 		return gcr_error_set(error, ENOSPC, "there are too many places");
@@ -275,16 +254,17 @@ int gcr_place_make(struct gcr_places *places, const char *name, uid_t uid, gid_t
 	if (!gcr_place_name_is_good(name, strlen(name)))
 		return -EINVAL;
 	pthread_mutex_lock(&places->lock);
-	if (find_locked(places, name))
+	if (gcr_place_find_locked(places, name))
 		result = -EEXIST;
 	else
-		result = take_locked(places, uid, &charge, error);
-	/* The check is done; add_locked() charges the place again, still under the same lock. */
+		result = gcr_place_take_locked(places, uid, &charge, error);
+	/* The check is done; gcr_place_add_locked() charges the place again, still under the same
+	 * lock. */
 	gcr_quota_release(&charge);
 	if (!result)
 		result = gcr_store_make_place(store, name, uid, gid);
 	if (!result) {
-		result = add_locked(places, name, NULL, ret_place);
+		result = gcr_place_add_locked(places, name, NULL, ret_place);
 		if (result < 0)
 			gcr_store_drop_place(store, name, 0, NULL);
 	}
@@ -297,7 +277,7 @@ int gcr_place_find(struct gcr_places *places, const char *name, struct gcr_place
 	struct gcr_place *place;
 
 	GCR_LOCK_SCOPE(&places->lock);
-	place = find_locked(places, name);
+	place = gcr_place_find_locked(places, name);
 	if (place)
 		*ret_place = gcr_place_ref(place);
 	return place ? 0 : -ENOENT;
@@ -351,8 +331,7 @@ int gcr_place_each(struct gcr_places *places, int (*visit)(struct gcr_place *pla
 	return result;
 }
 
-/* Removes @place from the list. False: it is not in the list. Lock: places. */
-static bool unlist_locked(struct gcr_places *places, struct gcr_place *place)
+bool gcr_place_unlist_locked(struct gcr_places *places, struct gcr_place *place)
 {
 	struct gcr_place **link;
 
@@ -365,8 +344,7 @@ static bool unlist_locked(struct gcr_places *places, struct gcr_place *place)
 	return true;
 }
 
-/* Notes in the store, too, that the place's tree has ended. */
-static void record_end(struct gcr_place *place)
+void gcr_place_record_end(struct gcr_place *place)
 {
 	struct gcr_error error;
 
@@ -395,20 +373,13 @@ void gcr_place_look_at_end(struct gcr_place *place)
 
 		if (!has_ended_locked(place))
 			return;
-		close_ending_locked(place);
+		gcr_place_close_ending_locked(place);
 		place->origin.is_ending = place->origin.is_staying = false;
 	}
-	record_end(place);
+	gcr_place_record_end(place);
 }
 
-/* What has become of a place that is removed. */
-enum going {
-	GOING_DROPPED,
-	GOING_ENDED,	 /* the process that the place was another name of has ended */
-	GOING_WITHDRAWN, /* its tree goes on, and is not to be ended */
-};
-
-static int drop(struct gcr_place *place, enum going going)
+int gcr_place_remove(struct gcr_place *place, enum gcr_place_going going)
 {
 	struct gcr_places *places = place->daemon->places;
 	char subject[GCR_CRIU_SUBJECT_BYTES];
@@ -421,18 +392,18 @@ static int drop(struct gcr_place *place, enum going going)
 	pthread_mutex_lock(&place->lock);
 	is_empty = place->is_empty;
 	origin = place->origin;
-	if (going == GOING_WITHDRAWN) {
+	if (going == GCR_PLACE_WITHDRAWN) {
 		place->origin.is_ending = false;
 		place->origin.is_staying = true;
 	}
 	/* A restore that has already made the process needs the place no longer. */
 	if (place->origin.is_ending ||
-	    ((place->restore || place->process) && !(place->process && going == GOING_ENDED)))
+	    ((place->restore || place->process) && !(place->process && going == GCR_PLACE_ENDED)))
 		result = -EBUSY;
 	else
 		place->is_empty = true;
 	pthread_mutex_unlock(&place->lock);
-	if (!result && !unlist_locked(places, place))
+	if (!result && !gcr_place_unlist_locked(places, place))
 		result = -ENOENT;
 	pthread_mutex_unlock(&places->lock);
 	if (result < 0)
@@ -465,258 +436,14 @@ static int drop(struct gcr_place *place, enum going going)
 		gcr_criu_subject_of_process(origin.pid, origin.start_ticks, subject);
 		gcr_criu_forget_tied(place->daemon, subject, place->name);
 	}
-	TELL(place, "%s - gone %s", place->name, going == GOING_ENDED ? "ended" : "dropped");
+	TELL(place, "%s - gone %s", place->name, going == GCR_PLACE_ENDED ? "ended" : "dropped");
 	gcr_place_unref(place); /* the list's reference */
 	return 0;
 }
 
 int gcr_place_drop(struct gcr_place *place)
 {
-	return drop(place, GOING_DROPPED);
-}
-
-/* ---- places of dumps ---- */
-
-/*
- * Is the place merely another name of this process? A dump of the process then replaces the place.
- * Lock: places.
- */
-static bool is_name_of_locked(struct gcr_place *place, pid_t pid, uint64_t start_ticks)
-{
-	GCR_LOCK_SCOPE(&place->lock);
-	return place->process && place->process->pid == pid &&
-	       place->process->start_ticks == start_ticks;
-}
-
-bool gcr_place_name_of_process(struct gcr_places *places, pid_t pid, uint64_t start_ticks,
-			       char ret_name[GCR_PLACE_NAME_BYTES])
-{
-	struct gcr_place *place;
-
-	GCR_LOCK_SCOPE(&places->lock);
-	place = places->list;
-	while (place && !is_name_of_locked(place, pid, start_ticks))
-		place = place->next;
-	if (place)
-		memcpy(ret_name, place->name, GCR_PLACE_NAME_BYTES);
-	return place;
-}
-
-/* Is the place a dump of this process? Lock: places. */
-static bool is_dump_of_locked(struct gcr_place *place, pid_t pid, uint64_t start_ticks)
-{
-	GCR_LOCK_SCOPE(&place->lock);
-	return place->origin.pid == pid && place->origin.start_ticks == start_ticks;
-}
-
-/*
- * Begins a place under @name in the store. Returns a descriptor of its directory. -EEXIST: the name
- * is taken; *ret_known is the place that has it (no reference), or NULL. Lock: places.
- */
-static int try_name_locked(struct gcr_places *places, const char *name, pid_t pid,
-			   uint64_t start_ticks, struct gcr_place **ret_known, uint32_t *ret_number)
-{
-	*ret_known = find_locked(places, name);
-	if (*ret_known && !is_name_of_locked(*ret_known, pid, start_ticks))
-		return -EEXIST;
-	return gcr_store_begin_place(places->daemon->store, name, ret_number);
-}
-
-/*
- * As try_name_locked(), but tries other names too if @may_rename, and then changes @name. Any user
- * can make a place with the name that a dump is going to choose; this must not prevent the dump.
- * Lock: places.
- */
-static int begin_locked(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], bool may_rename,
-			pid_t pid, uint64_t start_ticks, uint32_t *ret_number)
-{
-	struct gcr_place *known;
-	int fd = try_name_locked(places, name, pid, start_ticks, &known, ret_number);
-
-	/* There are more names than there can be places. */
-	for (unsigned int i = 2; i < 2 * PLACES_MAX && may_rename && fd == -EEXIST; i++) {
-		char other[GCR_PLACE_NAME_BYTES];
-
-		if (known && is_dump_of_locked(known, pid, start_ticks))
-			break;
-		snprintf(other, sizeof(other), "%.*s-%u", (int)sizeof(other) - 8, name, i);
-		fd = try_name_locked(places, other, pid, start_ticks, &known, ret_number);
-		if (fd >= 0)
-			memcpy(name, other, sizeof(other));
-	}
-	return fd;
-}
-
-int gcr_place_begin(struct gcr_places *places, char name[GCR_PLACE_NAME_BYTES], bool may_rename,
-		    pid_t pid, uint64_t start_ticks, uid_t uid, int *ret_fd,
-		    struct gcr_place_hold *ret_hold, struct gcr_error *error)
-{
-	const struct gcr_place_origin origin = {.pid = pid, .start_ticks = start_ticks};
-	int fd, result;
-
-	pthread_mutex_lock(&places->lock);
-	result = take_locked(places, uid, &ret_hold->charge, error);
-	if (result < 0) {
-		pthread_mutex_unlock(&places->lock);
-		return result;
-	}
-	places->begun++;
-	ret_hold->places = places;
-	ret_hold->is_published = false;
-	fd = begin_locked(places, name, may_rename, pid, start_ticks, &ret_hold->number);
-	pthread_mutex_unlock(&places->lock);
-	if (fd < 0) {
-		gcr_place_release(ret_hold);
-		return fd == -EEXIST
-			       ? gcr_error_set(error, EEXIST,
-					       "there is a %s already: give another name=", name)
-			       : gcr_error_set(error, -fd, "%s cannot be made: %s", name,
-					       strerror(-fd));
-	}
-	result = gcr_place_origin_write(fd, &origin, NULL, error);
-	if (result < 0) {
-		close(fd);
-		gcr_place_abort(ret_hold, name);
-		gcr_place_release(ret_hold);
-		return result;
-	}
-	*ret_fd = fd;
-	return 0;
-}
-
-void gcr_place_release(struct gcr_place_hold *hold)
-{
-	struct gcr_places *places = hold->places;
-
-	if (!places)
-		return;
-	hold->places = NULL;
-	gcr_quota_release(&hold->charge);
-	GCR_LOCK_SCOPE(&places->lock);
-	places->begun--;
-}
-
-void gcr_place_abort(const struct gcr_place_hold *hold, const char *name)
-{
-	if (!hold->is_published)
-		gcr_store_abort_place(hold->places->daemon->store, name, hold->number);
-}
-
-/*
- * Removes a place that cannot be listed. Should that fail too, the next daemon finds it, and must
- * not end its tree, which goes on.
- */
-static void undo_publish(struct gcr_store *store, const char *name, int fd,
-			 const struct gcr_place_origin *origin, uint32_t number)
-{
-	struct gcr_place_origin staying = *origin;
-	struct gcr_error error;
-
-	staying.is_ending = false;
-	staying.is_staying = true;
-	if (gcr_place_origin_write(fd, &staying, NULL, &error) < 0)
-		gcr_log(LOG_ERR, 0, "%s: %s", name, error.words);
-	gcr_store_drop_place(store, name, number, NULL);
-}
-
-int gcr_place_publish(struct gcr_place_hold *hold, const char *name, int fd,
-		      const struct gcr_place_origin *origin, char **ret_cgroup,
-		      struct gcr_error *error)
-{
-	struct gcr_places *places = hold->places;
-	struct gcr_store *store = places->daemon->store;
-	struct gcr_tree_sum sum;
-	struct gcr_place *known;
-	bool is_its_name;
-	int result = gcr_place_origin_write(fd, origin, NULL, error);
-
-	if (result < 0)
-		return result;
-	/* A dump may have very many files, and all look-ups need the list. */
-	result = gcr_store_sum_place(fd, &sum);
-	if (result < 0)
-		return gcr_error_set(error, -result, "the files of %s: %s", name,
-				     strerror(-result));
-	pthread_mutex_lock(&places->lock);
-	known = find_locked(places, name);
-	is_its_name = known && is_name_of_locked(known, origin->pid, origin->start_ticks);
-	if (is_its_name) {
-		unlist_locked(places, known);
-		gcr_quota_release(&known->charge);
-	} else if (known) {
-		result = -EEXIST;
-	}
-	if (!result)
-		result = gcr_store_publish_place(store, name, origin->uid, origin->gid);
-	hold->is_published = !result;
-	if (!result) {
-		result = add_locked(places, name, &sum, NULL);
-		if (result < 0)
-			undo_publish(store, name, fd, origin, hold->number);
-		else
-			gcr_store_count_place(store, hold->number);
-	}
-	pthread_mutex_unlock(&places->lock);
-	/* Also on error: the process is then known by its pid only. */
-	if (is_its_name) {
-		*ret_cgroup = TAKE_PTR(known->cgroup);
-		gcr_place_unref(known);
-	}
-	return result ? gcr_error_set(error, -result, "%s cannot be made: %s", name,
-				      strerror(-result))
-		      : 0;
-}
-
-void gcr_place_withdraw(struct gcr_places *places, const char *name)
-{
-	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = NULL;
-	struct gcr_place_origin staying;
-	struct gcr_error error;
-	int result = gcr_place_find(places, name, &place);
-
-	if (result < 0)
-		return;
-	pthread_mutex_lock(&place->lock);
-	staying = place->origin;
-	pthread_mutex_unlock(&place->lock);
-	staying.is_ending = false;
-	staying.is_staying = true;
-	/* Should the removal fail, or the daemon die before it, the next one must not end the tree.
-	 */
-	if (gcr_place_origin_write(place->fd, &staying, NULL, &error) < 0)
-		gcr_log(LOG_ERR, 0, "%s: %s", name, error.words);
-	result = drop(place, GOING_WITHDRAWN);
-	if (result < 0)
-		gcr_log(LOG_ERR, 0, "%s cannot be removed, and its process lives: %s", name,
-			strerror(-result));
-}
-
-void gcr_place_ended(struct gcr_places *places, const char *name)
-{
-	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = NULL;
-
-	if (gcr_place_find(places, name, &place) < 0)
-		return;
-	pthread_mutex_lock(&place->lock);
-	place->origin.is_ending = place->origin.is_staying = false;
-	pthread_mutex_unlock(&place->lock);
-	record_end(place);
-}
-
-void gcr_place_ends_with(struct gcr_places *places, const char *name, int *pidfds, size_t count)
-{
-	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = NULL;
-
-	if (gcr_place_find(places, name, &place) < 0) {
-		for (size_t i = 0; i < count; i++)
-			close(pidfds[i]);
-		free(pidfds);
-		return;
-	}
-	GCR_LOCK_SCOPE(&place->lock);
-	close_ending_locked(place);
-	place->ending = pidfds;
-	place->ending_count = count;
+	return gcr_place_remove(place, GCR_PLACE_DROPPED);
 }
 
 /* ---- state of a place ---- */
@@ -789,7 +516,7 @@ void gcr_places_process_gone(struct gcr_places *places, struct gcr_process *proc
 			gcr_place_ref(place);
 		pthread_mutex_unlock(&places->lock);
 		if (place) {
-			result = drop(place, GOING_ENDED);
+			result = gcr_place_remove(place, GCR_PLACE_ENDED);
 			gcr_place_unref(place);
 		}
 	} while (place && !result);

@@ -156,6 +156,18 @@ int gcr_restore_check_creds(struct gcr_restore *restore, struct gcr_error *error
 /* Removes changed copies of images. Called when CRIU has ended, or was not started. */
 void gcr_restore_drop_images(struct gcr_restore *restore);
 
+/* ---- restore_held.c: pidfds of the restored tree ---- */
+
+/*
+ * Opens all processes of the tree, into restore->held, while CRIU holds them: once some run, the
+ * tree can change. Errors set @error.
+ */
+int gcr_restore_hold_all(struct gcr_restore *restore, struct gcr_error *error);
+/* Kills them, and waits for nothing. */
+void gcr_restore_kill_held(const struct gcr_restore *restore);
+/* Kills them, also those whose parent has ended, and waits for their end. 0, -ETIMEDOUT. */
+int gcr_restore_end_held(const struct gcr_restore *restore, int64_t timeout_usec);
+
 /* ---- restore_tree.c: the tree ---- */
 
 /*

@@ -243,42 +243,6 @@ static int leave_criu(struct gcr_restore *restore, struct gcr_criu_job *job,
 			     (int)pid);
 }
 
-/* Opens all processes of the tree while CRIU holds them: once some run, the tree can change. */
-static int hold_all(struct gcr_restore *restore, struct gcr_error *error)
-{
-	_cleanup_free_ struct gcr_proc_member *tree = NULL;
-	size_t count;
-	int result = gcr_proc_tree(restore->root, &tree, &count, error);
-
-	if (result < 0)
-		return result;
-	/* The first process of the list is the root. */
-	if (tree[0].start_ticks != restore->root_ticks)
-		return gcr_error_set(error, EIO, "process %d, which CRIU has restored, has ended",
-				     (int)restore->root);
-	restore->held = calloc(count, sizeof(*restore->held));
-	if (!restore->held)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	for (size_t i = 0; i < count; i++) {
-		struct gcr_restore_held *held = &restore->held[restore->held_count++];
-
-		*held = (struct gcr_restore_held){tree[i].pid, tree[i].start_ticks, -1};
-		result = gcr_proc_open(held->pid, held->start_ticks, &held->pidfd);
-		if (result < 0 && result != -ESRCH)
-			return gcr_error_set(error, -result, "process %d: %s", (int)tree[i].pid,
-					     strerror(-result));
-	}
-	return 0;
-}
-
-/* Kills what has been opened of the tree, which CRIU holds: no thread of it runs any more. */
-static void kill_held(const struct gcr_restore *restore)
-{
-	for (size_t i = 0; i < restore->held_count; i++)
-		if (restore->held[i].pidfd >= 0)
-			syscall(SYS_pidfd_send_signal, restore->held[i].pidfd, SIGKILL, NULL, 0);
-}
-
 /*
  * CRIU has made the tree, holds all of it by ptrace(2), and asks whether it may run. If not, the
  * tree is killed, and CRIU with it. Later its owner can continue it at any time, by SIGCONT.
@@ -292,7 +256,7 @@ static int check_tree(struct gcr_restore *restore, struct gcr_criu_job *job,
 	if (!result)
 		result = identify(restore, error);
 	if (!result)
-		result = hold_all(restore, error);
+		result = gcr_restore_hold_all(restore, error);
 	if (!result)
 		result = gcr_restore_check_creds(restore, error);
 	if (!result)
@@ -301,7 +265,7 @@ static int check_tree(struct gcr_restore *restore, struct gcr_criu_job *job,
 		gcr_criu_answer(job, true);
 		return 0;
 	}
-	kill_held(restore);
+	gcr_restore_kill_held(restore);
 	gcr_criu_answer(job, false);
 	return result;
 }
@@ -755,24 +719,6 @@ static int look_for_made(struct gcr_restore *restore)
 	return -EBUSY;
 }
 
-/* Ends what was opened of the tree: also processes whose parent had ended. 0, -ETIMEDOUT. */
-static int end_held(const struct gcr_restore *restore, int64_t timeout_usec)
-{
-	int64_t until_usec = gcr_clock_usec() + timeout_usec;
-	int result = 0;
-
-	kill_held(restore);
-	for (size_t i = 0; i < restore->held_count; i++) {
-		struct pollfd end = {.fd = restore->held[i].pidfd, .events = POLLIN};
-		int64_t left_usec = until_usec - gcr_clock_usec();
-
-		if (end.fd >= 0 &&
-		    poll(&end, 1, left_usec > 0 ? (int)(left_usec / GCR_USEC_PER_MSEC) : 0) != 1)
-			result = -ETIMEDOUT;
-	}
-	return result;
-}
-
 int gcr_restore_end_tree(struct gcr_restore *restore)
 {
 	int64_t end_usec = restore->is_left ? LEFT_END_USEC : END_USEC;
@@ -790,7 +736,7 @@ int gcr_restore_end_tree(struct gcr_restore *restore)
 	if (restore->root && (!restore->cgroup || result < 0))
 		result = gcr_restore_end_below(restore->root, restore->root_ticks);
 	if (!restore->cgroup || result < 0)
-		result = end_held(restore, end_usec) < 0 ? -ETIMEDOUT : result;
+		result = gcr_restore_end_held(restore, end_usec) < 0 ? -ETIMEDOUT : result;
 	if (!restore->root && !restore->cgroup && !result)
 		result = look_for_made(restore);
 	/* Without a cgroup CRIU itself may still be alive. */

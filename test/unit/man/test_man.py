@@ -32,7 +32,7 @@ DUMP = ('fs/image/dump.c', 'fs/image/dump_criu.c', 'fs/image/dump_owner.c', 'fs/
 TASK = ('fs/engine/swap.c', 'fs/job/swap_run.c', 'fs/job/operation.c',
         'fs/job/operation_task.c', 'fs/verb/packing_undo.c', 'fs/verb/task.c')
 RESTORE = ('fs/image/restore.c', 'fs/image/restore_check.c', 'fs/image/restore_gpus.c',
-           'fs/image/restore_supply.c', 'fs/image/restore_tree.c')
+           'fs/image/restore_held.c', 'fs/image/restore_supply.c', 'fs/image/restore_tree.c')
 
 
 def read(path):
@@ -170,7 +170,7 @@ def check_errors(abi):
     code = set()
     for path in ('fs/process/children.c', 'fs/mount/control.c', 'fs/verb/ctl.c', 'fs/engine/driver_memory.c', 'fs/job/operation.c',
                  'fs/store/pack_work.c', 'fs/verb/packing.c',
-                 *ENGINES, *DUMP, *RESTORE, 'fs/image/place.c', 'fs/mount/session.c', 'fs/store/store.c',
+                 *ENGINES, *DUMP, *RESTORE, 'fs/image/place.c', 'fs/image/place_dump.c', 'fs/mount/session.c', 'fs/store/store.c',
                  'backend/cuda/preflight.c', 'backend/look.c', 'backend/rocm/preflight.c',
                  'fs/image/criu_plugin.c', 'fs/process/gpus.c', 'fs/base/quota.c'):
         for call in re.findall(r'(?:gcr_error_set|fuse_reply_err|gcr_waiter_answer)\(([^;]*?);',
