@@ -21,7 +21,7 @@
 #include "criu-glue/criu.h"
 
 static struct {
-	int fd; /* 0: nobody is to be asked */
+	int fd; /* by which the daemon is asked; 0: this CRIU does not ask */
 	/* CRIU has attached to the tree for good, and not only to unlock a shadow stack. */
 	bool has_attached;
 	bool is_allowed;

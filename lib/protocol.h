@@ -442,6 +442,15 @@ struct gcr_page {
 	 */
 	char unknown[512];
 };
+/* The beginning of struct gcr_page, by which a page is recognised. */
+struct gcr_page_head {
+	uint32_t magic;
+	uint32_t version;
+	uint32_t phase;
+	uint32_t flags;
+};
+_Static_assert(offsetof(struct gcr_page_head, flags) == offsetof(struct gcr_page, flags),
+	       "the beginning of struct gcr_page");
 /* The page's name in /proc/PID/maps; memfd_create(2) takes the first, the kernel adds the rest. */
 #define GCR_PAGE_NAME	   "gpucr-page"
 #define GCR_PAGE_FILE_NAME "/memfd:" GCR_PAGE_NAME " (deleted)"

@@ -128,9 +128,7 @@ static int add_subject(pid_t pid, const struct gcr_mount_look *look, struct gcr_
 /* Returns 1 at the page of a library that has handed over its memory. */
 static int stop_at_handed_over(uintptr_t start, uintptr_t end, void *data)
 {
-	struct {
-		uint32_t magic, version, phase, flags; /* the beginning of struct gcr_page */
-	} head;
+	struct gcr_page_head head;
 
 	return end - start >= GCR_PAGE_BYTES_LEAST &&
 	       gcr_proc_peek(*(const pid_t *)data, start, &head, sizeof(head)) == 0 &&

@@ -22,7 +22,6 @@
 #include <unistd.h>
 
 #include "lib/cleanup.h"
-#include "lib/proc_file.h"
 #include "lib/procfs.h"
 
 #define LOOK_MS	   20
@@ -34,13 +33,9 @@
 /* Does any process trace @pid? False also if that cannot be read. */
 static bool is_traced(pid_t pid)
 {
-	_cleanup_free_ char *text = NULL;
-	const char *value;
+	struct gcr_proc_status status;
 
-	if (gcr_proc_read(pid, "status", &text, NULL) < 0)
-		return false;
-	value = strstr(text, "\nTracerPid:\t");
-	return value && value[12] != '0';
+	return !gcr_proc_status(pid, &status) && status.tracer;
 }
 
 /*

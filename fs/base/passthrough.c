@@ -223,14 +223,12 @@ static bool take_wait(uid_t owner)
 
 	if (passthrough.waiters >= WAITERS_MAX)
 		return false;
-	if (!owner) {
-		passthrough.waiters++;
-		return true;
+	if (owner) {
+		count = gcr_user_counts_get(&passthrough.waiters_of, owner);
+		if (!count || *count >= WAITERS_OWNER_MAX)
+			return false;
+		++*count;
 	}
-	count = gcr_user_counts_get(&passthrough.waiters_of, owner);
-	if (!count || *count >= WAITERS_OWNER_MAX)
-		return false;
-	++*count;
 	passthrough.waiters++;
 	return true;
 }

@@ -14,7 +14,7 @@
 #include "lib/cleanup.h"
 #include "lib/lock.h"
 
-/* A user who has pollers. */
+/* The pollers of one user. */
 struct gcr_poll_owner {
 	struct gcr_poll_owner *next;
 	uid_t uid;

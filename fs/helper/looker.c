@@ -416,17 +416,15 @@ static int await_soon(struct gcr_one_look *look, int64_t began_usec)
  */
 static int await_late(struct gcr_one_look *look, int64_t began_usec)
 {
-	int64_t wait_usec;
-	int r = -ETIMEDOUT;
+	int64_t wait_usec = look->deadline_usec - SOON_USEC;
 
-	wait_usec = look->deadline_usec - SOON_USEC;
-	while (r == -ETIMEDOUT) {
+	for (;;) {
 		bool is_last;
+		int r = gcr_looker_process_receive(look->looker, wait_usec, look->has_data,
+						   &look->reply);
 
-		r = gcr_looker_process_receive(look->looker, wait_usec, look->has_data,
-					       &look->reply);
 		if (r != -ETIMEDOUT)
-			break;
+			return r;
 		wait_usec = GCR_LOOK_DEADLINE_USEC / 4;
 		is_last = gcr_clock_usec() - began_usec > STARVED_FACTOR * look->deadline_usec ||
 			  !gcr_looker_process_runs(look->looker);
@@ -435,7 +433,6 @@ static int await_late(struct gcr_one_look *look, int64_t began_usec)
 			return gcr_looker_process_receive(look->looker, 0, look->has_data,
 							  &look->reply);
 	}
-	return r;
 }
 
 /*

@@ -11,9 +11,9 @@
  * an owner with many silent processes is not looked at until they have ended or answered. Root of
  * our own namespaces is looked at in spite of that, with fewer slow looks. Some helpers are
  * reserved for owners none of whose processes is being looked at, for root's, and for a thread that
- * hurries. A helper that
- * cannot be killed, because its wait cannot be interrupted at all, is abandoned and reaped when it
- * ends; the number of these is bounded, also for each owner; at the bound no memory is looked at.
+ * hurries. A helper that cannot be killed, because its wait cannot be interrupted at all, is
+ * abandoned and reaped when it ends; the number of these is bounded, also for each owner; at the
+ * bound no memory is looked at.
  */
 #ifndef GCR_FS_HELPER_LOOKER_H
 #define GCR_FS_HELPER_LOOKER_H

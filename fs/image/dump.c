@@ -435,17 +435,13 @@ GCR_DEFINE_CLEANUP(struct gcr_dump *, finish);
 static void end_tree(struct gcr_dump *dump)
 {
 	struct gcr_error error;
-	int *pidfds = NULL;
-	size_t count;
 
 	if (!gcr_dump_end_tree(dump, &error)) {
 		gcr_place_ended(dump->daemon->places, dump->name);
 		return;
 	}
 	gcr_log(LOG_ERR, dump->members[0].proc.pid, "dumped, but %s", error.words);
-	count = gcr_dump_take_pidfds(dump, &pidfds);
-	if (count)
-		gcr_place_ends_with(dump->daemon->places, dump->name, pidfds, count);
+	gcr_dump_leave_tree(dump, dump->daemon->places, dump->name);
 }
 
 /*

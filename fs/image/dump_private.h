@@ -142,10 +142,10 @@ bool gcr_dump_root_has_ended(const struct gcr_dump *dump);
  */
 int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error);
 /*
- * After -ETIMEDOUT: moves the pidfds of the members to *ret_pidfds, an array that the caller frees,
- * and returns their number. 0: out of memory.
+ * After -ETIMEDOUT: leaves the members' pidfds to the place @name, which cannot be used until these
+ * processes have ended (gcr_place_ends_with()).
  */
-size_t gcr_dump_take_pidfds(struct gcr_dump *dump, int **ret_pidfds);
+void gcr_dump_leave_tree(struct gcr_dump *dump, struct gcr_places *places, const char *name);
 void gcr_dump_forget_tree(struct gcr_dump *dump);
 /*
  * Has the process been waited for, so that its pid may be that of another process? True also if

@@ -130,8 +130,6 @@ static int end_tree(struct gcr_daemon *daemon, const struct gcr_place *place)
 	pid_t root = place->origin.pid;
 	struct gcr_error error;
 	struct gcr_dump dump;
-	int *pidfds = NULL;
-	size_t count;
 	int result = find_tree(&dump, root, place->origin.start_ticks);
 
 	if (result < 0)
@@ -140,9 +138,7 @@ static int end_tree(struct gcr_daemon *daemon, const struct gcr_place *place)
 	result = gcr_dump_end_tree(&dump, &error);
 	if (result < 0) {
 		gcr_log(LOG_ERR, root, "%s", error.words);
-		count = gcr_dump_take_pidfds(&dump, &pidfds);
-		if (count)
-			gcr_place_ends_with(daemon->places, place->name, pidfds, count);
+		gcr_dump_leave_tree(&dump, daemon->places, place->name);
 	}
 	gcr_dump_forget_tree(&dump);
 	return result;

@@ -297,9 +297,10 @@ static bool is_criu(pid_t pid, pid_t criu)
 int gcr_dump_check_held(struct gcr_dump *dump, pid_t criu, struct gcr_error *error)
 {
 	struct gcr_proc_status root;
+	pid_t tracer = criu;
 
-	if (gcr_proc_status(dump->members[0].proc.pid, &root) < 0 || !is_criu(root.tracer, criu))
-		root.tracer = criu; /* which does not hold it, as is told below */
+	if (!gcr_proc_status(dump->members[0].proc.pid, &root) && is_criu(root.tracer, criu))
+		tracer = root.tracer;
 	for (size_t i = 0; i < dump->count; i++) {
 		struct gcr_dump_member *member = &dump->members[i];
 		int result;
@@ -307,7 +308,7 @@ int gcr_dump_check_held(struct gcr_dump *dump, pid_t criu, struct gcr_error *err
 		/* A process that has ended, and for whom nobody has waited, has no threads. */
 		if (gcr_dump_is_gone(member))
 			continue;
-		result = gcr_proc_is_traced_by(member->proc.pid, root.tracer);
+		result = gcr_proc_is_traced_by(member->proc.pid, tracer);
 		if (result == -ESRCH)
 			continue;
 		if (result != 1)
@@ -559,16 +560,15 @@ int gcr_dump_end_tree(struct gcr_dump *dump, struct gcr_error *error)
 	return 0;
 }
 
-size_t gcr_dump_take_pidfds(struct gcr_dump *dump, int **ret_pidfds)
+void gcr_dump_leave_tree(struct gcr_dump *dump, struct gcr_places *places, const char *name)
 {
 	size_t count = 0;
 	int *pidfds = calloc(dump->count, sizeof(*pidfds));
 
 	if (!pidfds)
-		return 0;
+		return; /* the next daemon looks for them */
 	for (size_t i = 0; i < dump->count; i++)
 		if (dump->members[i].pidfd >= 0)
 			pidfds[count++] = TAKE_FD(dump->members[i].pidfd);
-	*ret_pidfds = pidfds;
-	return count;
+	gcr_place_ends_with(places, name, pidfds, count);
 }

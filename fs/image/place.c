@@ -392,13 +392,13 @@ int gcr_place_remove(struct gcr_place *place, enum gcr_place_going going)
 	pthread_mutex_lock(&place->lock);
 	is_empty = place->is_empty;
 	origin = place->origin;
-	if (going == GCR_PLACE_WITHDRAWN) {
+	if (going == GCR_GOING_WITHDRAWN) {
 		place->origin.is_ending = false;
 		place->origin.is_staying = true;
 	}
 	/* A restore that has already made the process needs the place no longer. */
 	if (place->origin.is_ending ||
-	    ((place->restore || place->process) && !(place->process && going == GCR_PLACE_ENDED)))
+	    ((place->restore || place->process) && !(place->process && going == GCR_GOING_ENDED)))
 		result = -EBUSY;
 	else
 		place->is_empty = true;
@@ -436,14 +436,14 @@ int gcr_place_remove(struct gcr_place *place, enum gcr_place_going going)
 		gcr_criu_subject_of_process(origin.pid, origin.start_ticks, subject);
 		gcr_criu_forget_tied(place->daemon, subject, place->name);
 	}
-	TELL(place, "%s - gone %s", place->name, going == GCR_PLACE_ENDED ? "ended" : "dropped");
+	TELL(place, "%s - gone %s", place->name, going == GCR_GOING_ENDED ? "ended" : "dropped");
 	gcr_place_unref(place); /* the list's reference */
 	return 0;
 }
 
 int gcr_place_drop(struct gcr_place *place)
 {
-	return gcr_place_remove(place, GCR_PLACE_DROPPED);
+	return gcr_place_remove(place, GCR_GOING_DROPPED);
 }
 
 /* ---- state of a place ---- */
@@ -516,7 +516,7 @@ void gcr_places_process_gone(struct gcr_places *places, struct gcr_process *proc
 			gcr_place_ref(place);
 		pthread_mutex_unlock(&places->lock);
 		if (place) {
-			result = gcr_place_remove(place, GCR_PLACE_ENDED);
+			result = gcr_place_remove(place, GCR_GOING_ENDED);
 			gcr_place_unref(place);
 		}
 	} while (place && !result);

@@ -142,20 +142,17 @@ void gcr_place_abort(const struct gcr_place_hold *hold, const char *name)
 }
 
 /*
- * Removes a place that cannot be listed. Should that fail too, the next daemon finds it, and must
- * not end its tree, which goes on.
+ * Notes in the store, before a published place is removed, that its tree goes on. Should the
+ * removal fail, or the daemon die before it, the next daemon must not end that tree.
  */
-static void undo_publish(struct gcr_store *store, const char *name, int fd,
-			 const struct gcr_place_origin *origin, uint32_t number)
+static void record_staying(const char *name, int fd, struct gcr_place_origin origin)
 {
-	struct gcr_place_origin staying = *origin;
 	struct gcr_error error;
 
-	staying.is_ending = false;
-	staying.is_staying = true;
-	if (gcr_place_origin_write(fd, &staying, NULL, &error) < 0)
+	origin.is_ending = false;
+	origin.is_staying = true;
+	if (gcr_place_origin_write(fd, &origin, NULL, &error) < 0)
 		gcr_log(LOG_ERR, 0, "%s: %s", name, error.words);
-	gcr_store_drop_place(store, name, number, NULL);
 }
 
 int gcr_place_publish(struct gcr_place_hold *hold, const char *name, int fd,
@@ -190,10 +187,12 @@ int gcr_place_publish(struct gcr_place_hold *hold, const char *name, int fd,
 	hold->is_published = !result;
 	if (!result) {
 		result = gcr_place_add_locked(places, name, &sum, NULL);
-		if (result < 0)
-			undo_publish(store, name, fd, origin, hold->number);
-		else
+		if (!result) {
 			gcr_store_count_place(store, hold->number);
+		} else {
+			record_staying(name, fd, *origin);
+			gcr_store_drop_place(store, name, hold->number, NULL);
+		}
 	}
 	pthread_mutex_unlock(&places->lock);
 	/* Also on error: the process is then known by its pid only. */
@@ -209,22 +208,16 @@ int gcr_place_publish(struct gcr_place_hold *hold, const char *name, int fd,
 void gcr_place_withdraw(struct gcr_places *places, const char *name)
 {
 	_cleanup_(gcr_place_unref_cleanup) struct gcr_place *place = NULL;
-	struct gcr_place_origin staying;
-	struct gcr_error error;
+	struct gcr_place_origin origin;
 	int result = gcr_place_find(places, name, &place);
 
 	if (result < 0)
 		return;
 	pthread_mutex_lock(&place->lock);
-	staying = place->origin;
+	origin = place->origin;
 	pthread_mutex_unlock(&place->lock);
-	staying.is_ending = false;
-	staying.is_staying = true;
-	/* Should the removal fail, or the daemon die before it, the next one must not end the tree.
-	 */
-	if (gcr_place_origin_write(place->fd, &staying, NULL, &error) < 0)
-		gcr_log(LOG_ERR, 0, "%s: %s", name, error.words);
-	result = gcr_place_remove(place, GCR_PLACE_WITHDRAWN);
+	record_staying(name, place->fd, origin);
+	result = gcr_place_remove(place, GCR_GOING_WITHDRAWN);
 	if (result < 0)
 		gcr_log(LOG_ERR, 0, "%s cannot be removed, and its process lives: %s", name,
 			strerror(-result));

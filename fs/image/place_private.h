@@ -40,9 +40,9 @@ void gcr_place_record_end(struct gcr_place *place);
 
 /* What has become of a place that is removed. */
 enum gcr_place_going {
-	GCR_PLACE_DROPPED,
-	GCR_PLACE_ENDED,     /* the process that the place was another name of has ended */
-	GCR_PLACE_WITHDRAWN, /* its tree goes on, and is not to be ended */
+	GCR_GOING_DROPPED,
+	GCR_GOING_ENDED,     /* the process that the place was another name of has ended */
+	GCR_GOING_WITHDRAWN, /* its tree goes on, and is not to be ended */
 };
 /*
  * Removes the place from the list and from the store. -EBUSY: it is in use; -ENOENT: another thread

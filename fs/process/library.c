@@ -290,9 +290,7 @@ struct look {
 static int stop_at_page(uintptr_t start, uintptr_t end, void *data)
 {
 	const struct look *look = data;
-	struct {
-		uint32_t magic, version, phase, flags; /* the beginning of struct gcr_page */
-	} head;
+	struct gcr_page_head head;
 
 	if (end - start < GCR_PAGE_BYTES_LEAST)
 		return 0;

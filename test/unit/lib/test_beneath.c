@@ -7,37 +7,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lib/cleanup.h"
+#include "test/unit/forbid.h"
 #include "test/unit/test.h"
 
 static char directory[] = "/tmp/gcr-beneath-XXXXXX";
-
-static void refuse_openat2(void)
-{
-	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat2, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog filter = {.len = GCR_ARRAY_SIZE(code), .filter = code};
-
-	CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-	CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter));
-	CHECK(syscall(SYS_openat2, AT_FDCWD, ".", NULL, 0) < 0 && errno == ENOSYS);
-}
 
 static void expect(int in, const char *path, bool is_allowed)
 {
@@ -92,7 +73,8 @@ int main(void)
 	pid = fork();
 	CHECK(pid >= 0);
 	if (!pid) {
-		refuse_openat2();
+		forbid_call(SYS_openat2);
+		CHECK(syscall(SYS_openat2, AT_FDCWD, ".", NULL, 0) < 0 && errno == ENOSYS);
 		test_paths();
 		_exit(0);
 	}

@@ -4,13 +4,11 @@
  * signal handlers, or have work under way.
  */
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
 #include "backend/preload/base/wakeup.h"
+#include "test/unit/forbid.h"
 #include "test/unit/preload/gate_hammer.h"
 
 /* ---- driver's functions that check whether they may run now ---- */
@@ -53,16 +51,7 @@ static void test_hammer(void)
  */
 static void test_hammer_without_membarrier(void)
 {
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = {GCR_ARRAY_SIZE(filter), filter};
-
-	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+	forbid_call(SYS_membarrier);
 	test_hammer();
 	CHECK(gcr_gate_page()->slots_count == 1);
 }
