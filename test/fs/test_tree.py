@@ -251,8 +251,12 @@ def test_directory_of_a_number_used_again():
         first = machine.ready_demo(uid=NOBODY)
         directory = os.open(machine.path(first.pid), os.O_RDONLY | os.O_DIRECTORY)
         ctl = os.open('ctl', os.O_WRONLY | os.O_APPEND, dir_fd=directory)
+        events = machine.events()
         first.end()
         second = machine.demo_with_pid(first.pid)
+        equal(harness.error_of(lambda: os.write(ctl, b'freeze\n')), 'ESRCH')
+        events.wait(f'{first.pid} - gone ended$', harness.PATIENCE_SEC)  # names stay until then
+        events.close()
         for _ in 'before', 'after':  # the new one has been looked up
             for name in [*PROCESS, *DIRECTORIES]:
                 found = harness.error_of(lambda name=name: os.stat(name, dir_fd=directory))
