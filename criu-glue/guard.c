@@ -16,7 +16,8 @@
  * guard_files.c; with its sockets: guard_sockets.c; who may look into its memory: guard_dumpable.c;
  * when it may run: guard_resume.c.
  * What CRIU does with the files, the memory, the namespaces and the connections of a dumped one:
- * guard_dump.c, guard_memory.c, guard_namespaces.c, guard_tcp.c.
+ * guard_dump.c, guard_memory.c, guard_namespaces.c, guard_tcp.c; when one executes another program:
+ * guard_exec.c.
  *
  * CRIU gets the root of a dumped tree by its pid. The guard knows the root by its pidfd, and lets
  * CRIU trace no other process that was given the pid: from PTRACE_SEIZE on, the pid cannot change
@@ -42,6 +43,7 @@
 
 #include "criu-glue/guard.h"
 #include "criu-glue/guard_dump.h"
+#include "criu-glue/guard_exec.h"
 #include "criu-glue/guard_memory.h"
 #include "criu-glue/guard_resume.h"
 #include "criu-glue/guard_rights.h"
@@ -301,9 +303,9 @@ EXPORT long ptrace(enum __ptrace_request request, ...)
 	address = va_arg(arguments, void *);
 	data = va_arg(arguments, void *);
 	va_end(arguments);
-	if (gcr_guard_trace(request, pid) < 0)
+	if (gcr_guard_exec(pid) < 0 || gcr_guard_trace(request, pid) < 0)
 		return -1;
-	data = gcr_guard_resume(request, data);
+	data = gcr_guard_exec_options(request, gcr_guard_resume(request, data));
 	if (request == PTRACE_CONT || request == PTRACE_SYSCALL)
 		gcr_guard_give_memory();
 	result = real(request, pid, address, data);

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 """The guard in CRIU at a dump: a process outside the tree shares the descriptors or the memory of one
 inside, and changes them while CRIU works with them as root.
-usage: test_guard_dump.py PATH-OF-SWAPS_DESCRIPTORS PATH-OF-WRITES_ARGUMENTS [TEST...]"""
+usage: test_guard_dump.py PATH-OF-SWAPS_DESCRIPTORS PATH-OF-WRITES_ARGUMENTS PATH-OF-CHANGES_PROGRAM
+       PATH-OF-PROGRAM_OF_ROOT [TEST...]"""
 import contextlib
 import errno
 import os
@@ -14,7 +15,7 @@ import tempfile
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 import criu
 import harness
-from harness import BUILD, NOBODY, check, equal, try_kill
+from harness import BUILD, NOBODY, check, equal, is_alive, try_kill, wait_for
 
 GUARD = f'{BUILD}/backend/cuda/libgpucr-criu-guard.so'
 SECRET = b'of root\n'
@@ -168,10 +169,10 @@ print(repaired(two), repaired(server), accepted(), two.getsockopt(socket.IPPROTO
 
 
 @contextlib.contextmanager
-def attacked(*command):
+def attacked(*command, cwd=None):
     """The two processes of swaps_descriptors or writes_arguments."""
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL, text=True) as child:
+                          stderr=subprocess.DEVNULL, text=True, cwd=cwd) as child:
         pids = []
         try:
             pids = [int(child.stdout.readline()) for _ in range(2)]
@@ -218,6 +219,29 @@ def test_arguments():
             check(status in (0, 1), f'round {number}: {status}: {words}')
 
 
+def exe_of(pid):
+    with contextlib.suppress(OSError):
+        return os.readlink(f'/proc/{pid}/exe')
+
+
+def test_other_program():
+    """What CRIU keeps of a program is not put into another one, of root's."""
+    with directory() as top:
+        program_of_root = f'{top}/program'
+        shutil.copyfile(PROGRAM_OF_ROOT, program_of_root)
+        os.chmod(program_of_root, 0o4755)
+        os.mkdir(f'{top}/of-root')  # the program's directory
+        killed = 0
+        for number in range(ROUNDS):
+            with attacked(CHANGES_PROGRAM, str(NOBODY), program_of_root, cwd=f'{top}/of-root') as pid:
+                killed += 'executed another program' in dumped(f'{top}/images-{number}', pid)[1]
+                wait_for(lambda pid=pid: not is_alive(pid) or exe_of(pid) != program_of_root,
+                         'the end of the program')
+            equal(os.listdir(f'{top}/of-root'), [], f'round {number}: root has made this')
+        check(killed, 'CRIU was never late')
+
+
 if __name__ == '__main__':
-    SWAPS_DESCRIPTORS, WRITES_ARGUMENTS = sys.argv.pop(1), sys.argv.pop(1)
+    SWAPS_DESCRIPTORS, WRITES_ARGUMENTS, CHANGES_PROGRAM, PROGRAM_OF_ROOT = (
+        sys.argv.pop(1) for _ in range(4))
     harness.main(globals())
