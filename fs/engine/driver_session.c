@@ -68,8 +68,14 @@ void gcr_driver_session_init(struct gcr_driver_session *driver, struct gcr_task 
 					      .daemon = task->process->daemon,
 					      .vendor = task->process->vendor,
 					      .engine = engine};
-	/* The owner last: if the program is still the same later, the owner was its own. */
-	gcr_proc_program(task->process->pid, &driver->program);
+	/*
+	 * The program that the writer was found to have the right to, not one that the process has
+	 * got since. The owner after it: if the program is still the same later, the owner was its
+	 * own.
+	 */
+	driver->program = task->program;
+	if (!driver->program.start_stack)
+		gcr_proc_program(task->process->pid, &driver->program);
 	if (gcr_process_find_owner(task->process, &driver->owner, &group) < 0)
 		driver->owner = (uid_t)-1;
 	driver->is_of_another = !is_writers(driver);

@@ -31,7 +31,7 @@ struct gcr_driver_session {
 	struct gcr_daemon *daemon;
 	struct gcr_vendor *vendor;	 /* of the process, for the session's lifetime */
 	const char *engine;		 /* the engine's name, for records */
-	struct gcr_proc_program program; /* of the process, when the session began; 0: unknown */
+	struct gcr_proc_program program; /* of the process, for the verb's writer; 0: unknown */
 	uid_t owner;	    /* of the process, when the session began; (uid_t)-1: it had ended */
 	bool is_of_another; /* it was not the writer's then, as when the verb was written */
 	struct gcr_helper *helper;

@@ -162,7 +162,7 @@ static int thaw(struct gcr_restore *restore, struct gcr_error *error)
 		return gcr_error_set(error, ENOMEM, "out of memory");
 	for (size_t i = 0; i < restore->members_count; i++)
 		processes[i] = restore->members[i].process;
-	result = gcr_operation_start(restore->job.daemon, &command, processes,
+	result = gcr_operation_start(restore->job.daemon, &command, processes, NULL,
 				     restore->members_count, waiter, &done, error);
 	if (!result && !done)
 		result = wait_for(restore, &ending, processes);

@@ -95,13 +95,15 @@ static struct gcr_operation *create(struct gcr_daemon *daemon, const struct gcr_
 }
 
 static void add_task(struct gcr_operation *operation, struct gcr_process *process,
-		     const struct gcr_command *command)
+		     const struct gcr_command *command, const struct gcr_proc_program *program)
 {
 	struct gcr_task *task = &operation->tasks[operation->job.count];
 
 	task->operation = operation;
 	task->process = gcr_process_ref(process);
 	task->command = command;
+	if (program)
+		task->program = *program;
 	task->swap = operation->swap;
 	task->started_usec = gcr_clock_usec();
 	atomic_init(&task->phase, "start");
@@ -184,7 +186,8 @@ static int check_locked(struct gcr_process *process, const struct gcr_command *c
 
 /* Add a task for every process that is not in the wanted state already. Lock: operations.lock. */
 static int add_tasks_locked(struct gcr_operation *operation, struct gcr_process *const *processes,
-			    size_t count, struct gcr_error *error)
+			    const struct gcr_proc_program *programs, size_t count,
+			    struct gcr_error *error)
 {
 	for (size_t i = 0; i < count; i++) {
 		const struct gcr_command *command = operation->swap && i
@@ -196,7 +199,7 @@ static int add_tasks_locked(struct gcr_operation *operation, struct gcr_process 
 		if (result < 0)
 			return result;
 		if (!nothing)
-			add_task(operation, processes[i], command);
+			add_task(operation, processes[i], command, programs ? &programs[i] : NULL);
 	}
 	/* A swap needs both processes. */
 	if (operation->swap && operation->job.count == 1)
@@ -237,7 +240,8 @@ static int join(struct gcr_job *job, const struct gcr_command *command, struct g
 }
 
 int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *command,
-			struct gcr_process *const *processes, size_t count,
+			struct gcr_process *const *processes,
+			const struct gcr_proc_program *programs, size_t count,
 			struct gcr_waiter *waiter, bool *ret_done, struct gcr_error *error)
 {
 	_cleanup_(gcr_operation_unref_cleanup) struct gcr_operation *operation = NULL;
@@ -260,7 +264,7 @@ int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *com
 		gcr_job_arm(joined, waiter);
 		return 0;
 	}
-	result = add_tasks_locked(operation, processes, count, error);
+	result = add_tasks_locked(operation, processes, programs, count, error);
 	if (result < 0) {
 		pthread_mutex_unlock(&operations.lock);
 		return result;
@@ -309,7 +313,7 @@ int gcr_operation_claim_recovery(struct gcr_process *process, enum gcr_verb verb
 	operation = create(process->daemon, &command, 1);
 	if (!operation)
 		return -ENOMEM;
-	add_task(operation, process, &operation->job.command);
+	add_task(operation, process, &operation->job.command, NULL);
 	operation->tasks[0].recovery = true;
 	operation->job.is_detached = true;
 	operation->job.deadline_usec = gcr_operation_deadline(operation, 0);

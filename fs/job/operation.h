@@ -16,20 +16,24 @@
 #include "fs/process/process.h"
 #include "fs/verb/task.h"
 #include "lib/error.h"
+#include "lib/procfs.h"
 
 struct gcr_cancellation;
 struct gcr_waiter;
 
 /*
  * Start, join or refuse @command for @processes (references stay the caller's; with swap= the
- * second is the one to be frozen). If this returns 0, @waiter (a reference is taken) is answered
+ * second is the one to be frozen). @programs: of each process, when its writer was found to have
+ * the right to it; a process with another one is not locked (start_stack 0, or NULL: the program
+ * that it has when its task begins). If this returns 0, @waiter (a reference is taken) is answered
  * when the operation ends; NULL: no writer waits. *ret_done is true if there was nothing to do
  * because the processes are in the wanted state already: then no operation is started, and the
  * caller answers the waiter. Errors, with a message: -EBUSY, -ENOMEM, -ESRCH, and
  * those of gcr_quota_take().
  */
 int gcr_operation_start(struct gcr_daemon *daemon, const struct gcr_command *command,
-			struct gcr_process *const *processes, size_t count,
+			struct gcr_process *const *processes,
+			const struct gcr_proc_program *programs, size_t count,
 			struct gcr_waiter *waiter, bool *ret_done, struct gcr_error *error);
 
 /*

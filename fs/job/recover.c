@@ -292,7 +292,7 @@ static bool finish_swap(struct gcr_daemon *daemon, const struct interrupted *one
 			tell(frozen, "freeze", one->thawed.pid,
 			     is_safe ? ": it was frozen for that, and is thawed again"
 				     : ": it was frozen for that; thaw brings it back");
-			if (is_safe && gcr_operation_start(daemon, &command, &frozen, 1, NULL,
+			if (is_safe && gcr_operation_start(daemon, &command, &frozen, NULL, 1, NULL,
 							   &unused, &error) < 0)
 				gcr_process_report(frozen, "thaw", &error);
 		}

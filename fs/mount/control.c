@@ -6,6 +6,7 @@
 #include "fs/mount/control.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@
 #include "fs/verb/packing.h"
 #include "lib/cleanup.h"
 #include "lib/clock.h"
+#include "lib/procfs.h"
 
 /*
  * Time to find all processes of one write. A thread of the mount does this, and looks below each
@@ -35,13 +37,19 @@
 /* The processes of one write, with references. */
 struct targets {
 	struct gcr_process **list;
+	/* Of each process, before opener and writer were checked; start_stack 0: not known. */
+	struct gcr_proc_program *programs;
 	size_t count;
+	/* The first process whose program was not looked at, and the reason; 0: none. */
+	pid_t unseen_pid;
+	int unseen_result;
 	int64_t until_usec; /* monotonic: no further process is looked for */
 };
 
 static void targets_finish(struct targets *targets)
 {
 	gcr_processes_list_free(targets->list, targets->count);
+	free(targets->programs);
 }
 
 /*
@@ -77,8 +85,11 @@ static int check_parties(const struct gcr_parties *parties, struct gcr_process *
 	return gcr_parties_check_tracing(parties, process->pid, uid, error);
 }
 
-static int add_target(struct targets *targets, struct gcr_process *process)
+/* @program: what gcr_proc_program() said, with @result. */
+static int add_target(struct targets *targets, struct gcr_process *process,
+		      const struct gcr_proc_program *program, int result)
 {
+	struct gcr_proc_program *programs;
 	struct gcr_process **list;
 
 	for (size_t i = 0; i < targets->count; i++)
@@ -88,8 +99,33 @@ static int add_target(struct targets *targets, struct gcr_process *process)
 	if (!list)
 		return -ENOMEM;
 	targets->list = list;
+	programs = reallocarray(targets->programs, targets->count + 1, sizeof(*programs));
+	if (!programs)
+		return -ENOMEM;
+	targets->programs = programs;
+	if (result < 0 && !targets->unseen_result) {
+		targets->unseen_pid = process->pid;
+		targets->unseen_result = result;
+	}
+	programs[targets->count] = *program;
 	list[targets->count++] = gcr_process_ref(process);
 	return 0;
+}
+
+/*
+ * Adds @process to the targets if opener and writer may have it, or only checks that for a
+ * launcher. They are compared with the program that the process has now: a verb locks no other one.
+ */
+static int check_target(struct targets *targets, const struct gcr_parties *parties,
+			struct gcr_process *process, struct gcr_error *error)
+{
+	struct gcr_proc_program program = {0};
+	int seen = gcr_proc_program(process->pid, &program);
+	int result = check_parties(parties, process, error);
+
+	if (!result && !process->launcher && add_target(targets, process, &program, seen) < 0)
+		result = gcr_error_set(error, ENOMEM, "out of memory");
+	return result;
 }
 
 /*
@@ -105,13 +141,9 @@ static int add_targets(struct targets *targets, const struct gcr_parties *partie
 
 	if (gcr_process_has_ended(process))
 		return gcr_error_set(error, ESRCH, "process %d has ended", (int)process->pid);
-	result = check_parties(parties, process, error);
-	if (result < 0)
+	result = check_target(targets, parties, process, error);
+	if (result < 0 || (!process->launcher && !with_tree))
 		return result;
-	if (!process->launcher && add_target(targets, process) < 0)
-		return gcr_error_set(error, ENOMEM, "out of memory");
-	if (!process->launcher && !with_tree)
-		return 0;
 	result = gcr_process_members(process, &members, &count);
 	if (result == -ETIMEDOUT)
 		result = gcr_error_set(error, ETIMEDOUT,
@@ -125,11 +157,8 @@ static int add_targets(struct targets *targets, const struct gcr_parties *partie
 	if (!result && !count && process->launcher)
 		result = gcr_error_set(error, ESRCH, "there is no GPU process below %d any more",
 				       (int)process->pid);
-	for (size_t i = 0; i < count && !result; i++) {
-		result = check_parties(parties, members[i], error);
-		if (!result && add_target(targets, members[i]) < 0)
-			result = gcr_error_set(error, ENOMEM, "out of memory");
-	}
+	for (size_t i = 0; i < count && !result; i++)
+		result = check_target(targets, parties, members[i], error);
 	gcr_processes_list_free(members, count);
 	return result;
 }
@@ -242,8 +271,13 @@ static int start_verb(struct gcr_daemon *daemon, const struct gcr_command *comma
 	if (gcr_verb_is_packing(command->verb))
 		return gcr_packing_start(daemon, command, targets->list, targets->count, waiter,
 					 error);
-	return gcr_operation_start(daemon, command, targets->list, targets->count, waiter, ret_done,
-				   error);
+	/* Else a later program could not be told from the one that was compared with the writer. */
+	if (targets->unseen_result && !gcr_rights_are_roots(&command->rights))
+		return gcr_error_set(error, -targets->unseen_result,
+				     "the program of process %d could not be looked at (%s)",
+				     (int)targets->unseen_pid, strerror(-targets->unseen_result));
+	return gcr_operation_start(daemon, command, targets->list, targets->programs,
+				   targets->count, waiter, ret_done, error);
 }
 
 /*

@@ -14,6 +14,7 @@
 #include "fs/process/process.h"
 #include "fs/verb/ctl.h"
 #include "lib/error.h"
+#include "lib/procfs.h"
 
 struct gcr_swap;
 struct gcr_operation; /* reference-counted; see fs/verb/operation_data.h */
@@ -22,6 +23,9 @@ struct gcr_task {
 	struct gcr_operation *operation;
 	struct gcr_process *process;
 	const struct gcr_command *command;
+	/* Of the process, when the writer was found to have the right to it; start_stack 0: unknown
+	 */
+	struct gcr_proc_program program;
 	enum gcr_state from;	     /* state of the process before the verb */
 	int64_t started_usec;	     /* monotonic */
 	_Atomic(const char *) phase; /* one word for status */

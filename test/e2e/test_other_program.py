@@ -22,6 +22,7 @@ from library import (COMMIT, CONNECTING, HAND_OVER, HEADER, LIST, MAGIC, PAGE_BY
 from test_lying_library import MANAGED, gpu_uuid, lists
 
 SAVE, HOLD = 110, 111
+PAGE_NAME = 'gpucr-page'
 
 
 class Plain:
@@ -66,7 +67,7 @@ def turn(machine, lying):
     count = lying.demo.output.lines.count('tick 1 ok')
     os.kill(lying.pid, signal.SIGUSR1)
     wait_for(lambda: lying.demo.output.lines.count('tick 1 ok') > count, 'the new program')
-    check('user 0 now' in lying.demo.words(), lying.demo.words())
+    check('user 0, ' in lying.demo.words(), lying.demo.words())
     equal(os.stat(machine.path(lying.pid)).st_uid, 0)
 
 
@@ -139,6 +140,47 @@ def test_before_the_accept():
         os.close(page)
 
 
+def test_before_the_task():
+    """The verb waits for a library, and the process gets another group meanwhile, as an ordinary
+    program of its user again: whom its writer may not trace he does not freeze."""
+    same_for_both('whose program it is')
+    if not is_root():
+        raise Skip('a set-group-ID program is needed')
+    with vmm.machine() as machine:
+        program = f'{machine.directory}/turning'
+        shutil.copy(f'{BUILD}/test/e2e/turning', program)
+        os.chown(program, 0, NOBODY - 1)
+        os.chmod(program, 0o2755)
+        os.chmod(machine.directory, 0o755)
+        # The library's name, and no library.
+        page = os.memfd_create(PAGE_NAME, 0)
+        os.ftruncate(page, PAGE_BYTES)
+        plain = Plain(machine, {
+            'GPUCR_TEST_NEXT': program, 'GPUCR_TEST_PAGE': str(page), 'GPUCR_PRELOAD': '',
+            'GPUCR_TEST_CONNECTING': CONNECTING},
+                      uid=NOBODY, pass_fds=[page])
+        os.close(page)
+        writer = machine.writer(plain.pid, 'freeze', uid=NOBODY)
+        machine.wait_status(plain.pid, 'state', 'freezing')
+        os.kill(plain.pid, signal.SIGUSR1)
+        wait_for(lambda: read_file(f'/proc/{plain.pid}/comm') == 'turning\n', 'the program')
+        count = plain.demo.output.lines.count('tick 1 ok')
+        os.kill(plain.pid, signal.SIGUSR1)
+        wait_for(lambda: plain.demo.output.lines.count('tick 1 ok') > count, 'the new program')
+        check(f'group {NOBODY - 1} now' in plain.demo.words(), plain.demo.words())
+        equal(os.stat(machine.path(plain.pid)).st_uid, NOBODY)
+        os.kill(plain.pid, signal.SIGUSR2)
+        equal(writer.result(), 'ESRCH')
+        equal(machine.state(plain.pid), 'running')
+        runs_on(plain)
+        machine.must(plain.pid, 'freeze')
+        machine.must(plain.pid, 'thaw')
+        runs_on(plain, 0.5)
+        machine.demos.remove(plain.demo)  # its output is that of two programs
+        plain.demo.popen.kill()
+        plain.demo.popen.wait()
+
+
 def test_before_the_lock():
     """The driver locks what has the pid when it is asked: it is unlocked at once."""
     with turning_machine(with_library=False) as (machine, plain):
@@ -172,7 +214,7 @@ def test_before_the_halt():
         lying.on[SAVE] = turn_first
         lying.on[HOLD] = lambda library, sequence: None
         writer = machine.writer(lying.pid, 'freeze data timeout=5', uid=NOBODY)
-        wait_for(lambda: 'user 0 now' in lying.demo.words(), 'the new program')
+        wait_for(lambda: 'user 0, ' in lying.demo.words(), 'the new program')
         runs_on(lying, 4)
         check(writer.result() in ('ESRCH', 'EPERM', 'EIO'), writer.result())
         check(HOLD not in lying.asked, lying.asked)
