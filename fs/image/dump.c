@@ -413,7 +413,7 @@ static void finish(struct gcr_dump *dump)
 	gcr_place_release(&dump->place_hold);
 	/* With `leave` the processes live on in this cgroup. */
 	if (dump->cgroup && !dump->task->command->leave)
-		gcr_restored_cgroup_remove(dump->cgroup);
+		gcr_restored_cgroup_remove(dump->cgroup, 0);
 	free(dump->cgroup);
 	if (dump->work_fd >= 0)
 		close(dump->work_fd);

@@ -52,7 +52,7 @@ void gcr_place_unref(struct gcr_place *place)
 	gcr_quota_release(&place->charge);
 	/* A cgroup with remaining child processes is not removed. */
 	if (place->cgroup)
-		gcr_restored_cgroup_remove(place->cgroup);
+		gcr_restored_cgroup_remove(place->cgroup, 0);
 	free(place->cgroup);
 	gcr_place_close_ending_locked(place);
 	pthread_mutex_destroy(&place->lock);
@@ -344,11 +344,12 @@ bool gcr_place_unlist_locked(struct gcr_places *places, struct gcr_place *place)
 	return true;
 }
 
-void gcr_place_record_end(struct gcr_place *place)
+void gcr_place_note_end_locked(struct gcr_place *place)
 {
 	struct gcr_error error;
 
-	if (gcr_place_mark(place, NULL, &error) < 0)
+	place->origin.is_ending = place->origin.is_staying = false;
+	if (gcr_place_origin_write(place->fd, &place->origin, NULL, &error) < 0)
 		gcr_log(LOG_WARNING, 0, "%s: %s", place->name, error.words);
 }
 
@@ -368,15 +369,11 @@ static bool has_ended_locked(const struct gcr_place *place)
 
 void gcr_place_look_at_end(struct gcr_place *place)
 {
-	{
-		GCR_LOCK_SCOPE(&place->lock);
-
-		if (!has_ended_locked(place))
-			return;
-		gcr_place_close_ending_locked(place);
-		place->origin.is_ending = place->origin.is_staying = false;
-	}
-	gcr_place_record_end(place);
+	GCR_LOCK_SCOPE(&place->lock);
+	if (!has_ended_locked(place))
+		return;
+	gcr_place_close_ending_locked(place);
+	gcr_place_note_end_locked(place);
 }
 
 int gcr_place_remove(struct gcr_place *place, enum gcr_place_going going)

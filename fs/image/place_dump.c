@@ -229,10 +229,8 @@ void gcr_place_ended(struct gcr_places *places, const char *name)
 
 	if (gcr_place_find(places, name, &place) < 0)
 		return;
-	pthread_mutex_lock(&place->lock);
-	place->origin.is_ending = place->origin.is_staying = false;
-	pthread_mutex_unlock(&place->lock);
-	gcr_place_record_end(place);
+	GCR_LOCK_SCOPE(&place->lock);
+	gcr_place_note_end_locked(place);
 }
 
 void gcr_place_ends_with(struct gcr_places *places, const char *name, int *pidfds, size_t count)

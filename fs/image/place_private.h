@@ -35,8 +35,11 @@ int gcr_place_add_locked(struct gcr_places *places, const char *name,
 bool gcr_place_unlist_locked(struct gcr_places *places, struct gcr_place *place);
 /* Releases place->ending. Lock: place. */
 void gcr_place_close_ending_locked(struct gcr_place *place);
-/* Notes in the store, too, that the place's tree has ended. */
-void gcr_place_record_end(struct gcr_place *place);
+/*
+ * Notes, in the store too, that the place's tree has ended. A thaw, which is possible from then on,
+ * makes its own mark in the store after that. Lock: place.
+ */
+void gcr_place_note_end_locked(struct gcr_place *place);
 
 /* What has become of a place that is removed. */
 enum gcr_place_going {

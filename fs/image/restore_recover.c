@@ -100,7 +100,7 @@ static int end_cgroup(const struct gcr_place_made *made, struct gcr_error *error
 		return gcr_error_set(error, -result,
 				     "what an earlier daemon was restoring does not end: see %s",
 				     made->cgroup);
-	if (gcr_restored_cgroup_remove(made->cgroup) < 0)
+	if (gcr_restored_cgroup_remove(made->cgroup, made->cgroup_inode) < 0)
 		gcr_log(LOG_WARNING, 0, "%s stays", made->cgroup);
 	return 0;
 }
@@ -249,7 +249,7 @@ static void look_for_rest(struct gcr_place *place, const struct gcr_place_made *
 			      "some of what was restored of it runs, in %s: end that before a thaw",
 			      made->cgroup);
 	else if (made->cgroup)
-		gcr_restored_cgroup_remove(made->cgroup);
+		gcr_restored_cgroup_remove(made->cgroup, made->cgroup_inode);
 	go_back(place, &error);
 }
 

@@ -58,12 +58,12 @@ static int make_cgroup(struct gcr_restore *restore)
 static void drop_cgroup(struct gcr_restore *restore)
 {
 	char *cgroup = TAKE_PTR(restore->cgroup);
-	int result = cgroup ? gcr_restored_cgroup_remove(cgroup) : 0;
+	int result = cgroup ? gcr_restored_cgroup_remove(cgroup, 0) : 0;
 
 	/* A CRIU that was starting may have entered the cgroup after its processes were killed. */
 	if (result == -EBUSY && !restore->is_left &&
 	    !gcr_restored_cgroup_kill(cgroup, restore->cgroup_inode, END_USEC))
-		result = gcr_restored_cgroup_remove(cgroup);
+		result = gcr_restored_cgroup_remove(cgroup, 0);
 	if (result < 0)
 		gcr_log(LOG_WARNING, 0, "%s stays", cgroup);
 	free(cgroup);

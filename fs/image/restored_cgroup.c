@@ -279,10 +279,13 @@ int gcr_restored_cgroup_kill(const char *directory, uint64_t inode, int64_t time
 	return 0;
 }
 
-int gcr_restored_cgroup_remove(const char *directory)
+int gcr_restored_cgroup_remove(const char *directory, uint64_t inode)
 {
 	int64_t until_usec = gcr_clock_usec() + MOMENT_USEC;
+	struct stat status;
 
+	if (inode && (stat(directory, &status) < 0 || status.st_ino != inode))
+		return 0;
 	while (rmdir(directory) < 0) {
 		if (errno == ENOENT)
 			return 0;

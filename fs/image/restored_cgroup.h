@@ -50,10 +50,10 @@ int gcr_restored_cgroup_kill(const char *directory, uint64_t inode, int64_t time
 
 /*
  * Removes the cgroup after the tree's end. Waits a moment for processes that end with the tree (the
- * init of its pid namespace). 0: the cgroup no longer exists, whether or not this call removed it;
- * -EBUSY: there are still processes in it; other errors of the kernel.
+ * init of its pid namespace). @inode: as above. 0: the cgroup no longer exists, whether or not this
+ * call removed it; -EBUSY: there are still processes in it; other errors of the kernel.
  */
-int gcr_restored_cgroup_remove(const char *directory);
+int gcr_restored_cgroup_remove(const char *directory, uint64_t inode);
 
 /*
  * Removes empty cgroups of trees that ended while no daemon ran. Those less than a minute old may

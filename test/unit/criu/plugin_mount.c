@@ -7,6 +7,7 @@
  *   .refuse  lines "VERB ERRNO": a write that begins with VERB fails; ERRNO 0: it writes one byte
  *   .end     the result of an accepted thaw, as in `events`; default "ok". "state": only `status`
  *            says that the process runs; "never": the process does not run
+ *   .kill    "VERB PID": the next write that begins with VERB ends this process first; used once
  *   .lonely  no process can begin a session
  *   .copy    what happens at the next copy between files: "vanish", "shrink", "manifest" (the
  *            manifest of the source changes), or "fail"; used once
@@ -18,6 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -108,6 +110,28 @@ static int refusal(const char *verb)
 	return -1;
 }
 
+/* Ends the process that .kill names for the verb, and waits until it is a zombie. */
+static void kill_for(const char *verb)
+{
+	char text[64], path[64], stat[512];
+	char *pid;
+
+	get(".kill", text, sizeof(text));
+	pid = strchr(text, ' ');
+	if (!pid || strncmp(verb, text, (size_t)(pid - text)) != 0)
+		return;
+	if (unlink(path_in(".kill")) < 0 || kill(atoi(pid), SIGKILL) < 0)
+		abort();
+	snprintf(path, sizeof(path), "/proc/%d/stat", atoi(pid));
+	do {
+		int at = open(path, O_RDONLY | O_CLOEXEC);
+		ssize_t got = at >= 0 ? read(at, stat, sizeof(stat) - 1) : 0;
+
+		close(at);
+		stat[got > 0 ? got : 0] = '\0';
+	} while (*stat && !strstr(stat, ") Z "));
+}
+
 ssize_t write(int fd, const void *bytes, size_t count)
 {
 	char path[PATH_MAX];
@@ -130,6 +154,7 @@ ssize_t write(int fd, const void *bytes, size_t count)
 	path[strlen(path) - 3] = '\0'; /* the directory, with a trailing slash */
 	add(".log", "verb %s %s%s\n", is_root ? "." : where, verb,
 	    fcntl(fd, F_GETFL) & O_NONBLOCK ? " (nonblock)" : "");
+	kill_for(verb);
 	number = refusal(verb);
 	if (!number)
 		return 1;

@@ -287,6 +287,22 @@ def test_freeze_of_several_is_refused():
         pause_fails(place, root, 'words of the daemon')
 
 
+def test_one_ends_in_the_freeze():
+    """The freeze of all has succeeded, and one of them has ended: the others do not stay frozen."""
+    with Place() as place:
+        root, (first, second) = place.tree()
+        for pid in first, second:
+            place.mount.add(pid)
+        place.mount.set('kill', f'freeze {first}')
+        with place.tool() as tool:
+            equal(tool.call('init', DUMP), 0)
+            equal(tool.call('pause', root), -1)
+            check_error(tool, f'process {first} has ended')
+            tool.call('exit', -1)
+        place.mount.wait_log(f'verb {second}/ thaw')
+        wait_no_keeper(place)
+
+
 def test_short_write():
     with Place() as place:
         pid = place.gpu_program()

@@ -82,7 +82,7 @@ static void check_started(int procs_fd, const char *directory)
 		used += (size_t)got;
 		text[used] = '\0';
 	}
-	CHECK(gcr_restored_cgroup_remove(directory) == -EBUSY);
+	CHECK(gcr_restored_cgroup_remove(directory, 0) == -EBUSY);
 	CHECK(exists(directory));
 	close(input[1]);
 	CHECK(waitpid(pid, NULL, 0) == pid);
@@ -102,8 +102,8 @@ static void test_life(void)
 	CHECK(fcntl(procs_fd, F_GETFD) & FD_CLOEXEC);
 	CHECK(exists(directory) && strstr(directory, name));
 	check_started(procs_fd, directory);
-	CHECK(gcr_restored_cgroup_remove(directory) == 0 && !exists(directory));
-	CHECK(gcr_restored_cgroup_remove(directory) == 0);
+	CHECK(gcr_restored_cgroup_remove(directory, 0) == 0 && !exists(directory));
+	CHECK(gcr_restored_cgroup_remove(directory, 0) == 0);
 
 	/* The cgroup is removed: no program is started in it. */
 	start_in(procs_fd, "/bin/sh", -1, -1, &r);
@@ -119,7 +119,7 @@ static void test_life(void)
 	CHECK(gcr_restored_cgroup_make(name, &directory, NULL, &procs_fd, &error) == 0);
 	CHECK(gcr_restored_cgroup_make(name, &second, NULL, &second_fd, &error) == 0);
 	CHECK(strcmp(directory, second) != 0);
-	CHECK(gcr_restored_cgroup_remove(second) == 0);
+	CHECK(gcr_restored_cgroup_remove(second, 0) == 0);
 	close(second_fd);
 	free(second);
 	CHECK(pipe2(input, O_CLOEXEC) == 0);
@@ -130,16 +130,16 @@ static void test_life(void)
 	snprintf(other, sizeof(other), "%s.2", name);
 	CHECK(gcr_restored_cgroup_make(other, &third, NULL, &third_fd, &error) == 0);
 	CHECK(strcmp(second, third) != 0 && strstr(third, "/gpucr-"));
-	CHECK(gcr_restored_cgroup_remove(third) == 0);
+	CHECK(gcr_restored_cgroup_remove(third, 0) == 0);
 	close(third_fd);
 	free(third);
 	CHECK(exists(second));
-	CHECK(gcr_restored_cgroup_remove(second) == 0);
+	CHECK(gcr_restored_cgroup_remove(second, 0) == 0);
 	CHECK(!exists(second) && exists(directory));
 	close(input[0]);
 	close(input[1]);
 	CHECK(waitpid(pid, NULL, 0) == pid);
-	CHECK(gcr_restored_cgroup_remove(directory) == 0 && !exists(directory));
+	CHECK(gcr_restored_cgroup_remove(directory, 0) == 0 && !exists(directory));
 	close(procs_fd);
 	close(second_fd);
 	free(directory);
@@ -166,7 +166,7 @@ static void test_left_over(void)
 	snprintf(other, sizeof(other), "%s-other", name);
 	CHECK(gcr_restored_cgroup_make(other, &directory, NULL, &procs_fd, &error) == 0);
 	CHECK(!exists(left));
-	CHECK(gcr_restored_cgroup_remove(directory) == 0);
+	CHECK(gcr_restored_cgroup_remove(directory, 0) == 0);
 	close(procs_fd);
 	free(directory);
 	free(left);
@@ -183,7 +183,7 @@ static void test_path_of_another(void)
 	pid_t pid;
 
 	CHECK(gcr_restored_cgroup_make(name, &directory, &inode, &procs_fd, &error) == 0);
-	CHECK(gcr_restored_cgroup_remove(directory) == 0);
+	CHECK(gcr_restored_cgroup_remove(directory, 0) == 0);
 	CHECK(gcr_restored_cgroup_make(name, &second, &second_inode, &second_fd, &error) == 0);
 	CHECK(strcmp(directory, second) == 0 && inode != second_inode);
 	CHECK(pipe2(input, O_CLOEXEC) == 0);
@@ -194,8 +194,9 @@ static void test_path_of_another(void)
 	CHECK(gcr_restored_cgroup_is_used(directory, second_inode));
 	CHECK(waitpid(pid, &status, WNOHANG) == 0);
 	CHECK(gcr_restored_cgroup_kill(directory, second_inode, 10 * GCR_USEC_PER_SEC) == 0);
+	CHECK(gcr_restored_cgroup_remove(directory, inode) == 0 && exists(directory));
 	CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
-	CHECK(gcr_restored_cgroup_remove(directory) == 0);
+	CHECK(gcr_restored_cgroup_remove(directory, 0) == 0);
 	close(procs_fd);
 	close(second_fd);
 	close(input[0]);
@@ -227,7 +228,7 @@ static void test_kill(void)
 	CHECK(!gcr_restored_cgroup_is_used(directory, 0));
 	CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status) &&
 	      WTERMSIG(status) == SIGKILL);
-	CHECK(gcr_restored_cgroup_remove(directory) == 0);
+	CHECK(gcr_restored_cgroup_remove(directory, 0) == 0);
 	CHECK(!gcr_restored_cgroup_is_used(directory, 0));
 	CHECK(gcr_restored_cgroup_kill(directory, 0, 0) == 0);
 	close(procs_fd);
@@ -326,7 +327,7 @@ static void test_names(void)
 		CHECK(gcr_restored_cgroup_make(i < GCR_ARRAY_SIZE(names) ? names[i] : longest,
 					       &directory, NULL, &procs_fd, &error) == 0);
 		close(procs_fd);
-		CHECK(gcr_restored_cgroup_remove(directory) == 0);
+		CHECK(gcr_restored_cgroup_remove(directory, 0) == 0);
 		free(directory);
 	}
 }
@@ -391,7 +392,7 @@ int main(void)
 		SKIP(error.words);
 	}
 	close(procs_fd);
-	CHECK(gcr_restored_cgroup_remove(directory) == 0);
+	CHECK(gcr_restored_cgroup_remove(directory, 0) == 0);
 	free(directory);
 	check_refused(read_only, -EROFS, "Read-only");
 	test_life();
