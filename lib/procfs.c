@@ -81,15 +81,20 @@ int gcr_proc_parse_stat(const char *text, size_t bytes, struct gcr_proc_stat *re
 	return 0;
 }
 
-int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat)
+static int read_stat(pid_t pid, const char *name, struct gcr_proc_stat *ret_stat)
 {
 	_cleanup_free_ char *text = NULL;
 	size_t bytes;
-	int r = gcr_proc_read(pid, "stat", &text, &bytes);
+	int r = gcr_proc_read(pid, name, &text, &bytes);
 
 	if (r < 0)
 		return r;
 	return bytes ? gcr_proc_parse_stat(text, bytes, ret_stat) : -ESRCH;
+}
+
+int gcr_proc_stat(pid_t pid, struct gcr_proc_stat *ret_stat)
+{
+	return read_stat(pid, "stat", ret_stat);
 }
 
 static void parse_ns_pids(const char *text, struct gcr_proc_status *status)
@@ -199,6 +204,15 @@ int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status)
  * Reads the status of one thread of @pid, which never waits for the process. -ESRCH: the thread has
  * ended, and is not even a zombie.
  */
+/* As gcr_proc_stat(), of a thread of @pid: its id is never another process's. */
+static int read_thread_stat(pid_t pid, pid_t tid, struct gcr_proc_stat *ret_stat)
+{
+	char name[TASK_FILE_BYTES];
+
+	snprintf(name, sizeof(name), "task/%d/stat", (int)tid);
+	return read_stat(pid, name, ret_stat);
+}
+
 static int read_thread_status(pid_t pid, pid_t tid, struct gcr_proc_status *ret_status)
 {
 	_cleanup_free_ char *text = NULL;
@@ -357,7 +371,7 @@ int gcr_proc_program(pid_t pid, struct gcr_proc_program *ret_program)
 	/* 0: the main thread has no memory. Without permission there is at least a 1. */
 	if (r == 0 && !stat.program.start_code) {
 		tid = gcr_proc_living_thread(pid);
-		r = tid > 0 ? gcr_proc_stat(tid, &stat) : -ESRCH;
+		r = tid > 0 ? read_thread_stat(pid, tid, &stat) : -ESRCH;
 	}
 	if (gcr_proc_is_silent(r))
 		return r;

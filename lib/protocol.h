@@ -162,6 +162,10 @@ struct gcr_gpu_pair {
 	uint8_t to[GCR_UUID_BYTES];
 };
 
+/*
+ * With the process's pidfd: no other process that gets the pid is meant, though the driver is asked
+ * by pid.
+ */
 struct gcr_control_request {
 	int32_t pid;	      /* in the helper's (= the daemon's) pid namespace */
 	uint32_t timeout_ms;  /* GCR_MESSAGE_LOCK: 0 waits for ever */

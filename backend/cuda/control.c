@@ -4,9 +4,11 @@
  * driver but never has a context, so it uses no VRAM and can stay ready while GPUs are full.
  */
 #include <errno.h>
-#include <signal.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "backend/cuda/driver.h"
 #include "backend/worker/serve.h"
@@ -35,6 +37,13 @@ static enum gcr_control_state common_state(CUprocessState state)
 	}
 	return GCR_CONTROL_UNKNOWN;
 }
+
+/* What the ids of a request's process led to. */
+enum found {
+	FOUND,
+	NOT_FOUND,
+	ENDED, /* the process has; its pid may be another's */
+};
 
 static CUresult get_state(const struct gcr_driver *driver, const struct gcr_control_request *asked,
 			  uint32_t *ret_state)
@@ -106,11 +115,12 @@ static const struct verb *find_verb(uint16_t type)
 
 /* Refuses requests that the driver would misunderstand or not check. -EOPNOTSUPP, -EINVAL. */
 static int check_request(const struct gcr_driver *driver, const struct verb *verb,
-			 const struct gcr_control_request *asked, struct gcr_error *error)
+			 const struct gcr_control_request *asked, int pidfd,
+			 struct gcr_error *error)
 {
 	if (!verb)
 		return gcr_error_set(error, EOPNOTSUPP, "gpucr-control does not know this request");
-	if (asked->pid <= 0)
+	if (asked->pid <= 0 || pidfd < 0)
 		return gcr_error_set(error, EINVAL, "%s: no process id", verb->call);
 	if (asked->pairs_count > GCR_GPUS_MAX)
 		return gcr_error_set(error, EINVAL, "%s: too many GPUs", verb->call);
@@ -125,15 +135,15 @@ static int check_request(const struct gcr_driver *driver, const struct verb *ver
  * Adds a cause to @error if the driver's result may mean that it has not found the process: it then
  * returns 304 or 3 (measured).
  */
-static void explain(CUresult driver_result, pid_t pid, bool is_found, struct gcr_error *error)
+static void explain(CUresult driver_result, pid_t pid, enum found found, struct gcr_error *error)
 {
-	if (kill(pid, 0) < 0 && errno == ESRCH) {
+	if (found == ENDED) {
 		error->number = ESRCH;
 		gcr_error_prefix(error, "process %d has ended", (int)pid);
 	} else if (driver_result == CUDA_ERROR_NOT_INITIALIZED) {
 		error->number = EOPNOTSUPP;
 		gcr_error_prefix(error, "the driver knows no CUDA state of process %d", (int)pid);
-	} else if (!is_found) {
+	} else if (found == NOT_FOUND) {
 		/*
 		 * The daemon asks for the state then: the call had no effect, or its full effect.
 		 */
@@ -158,29 +168,84 @@ static bool is_found(const struct gcr_driver *driver, const struct verb *verb,
 	return verb->run && get_state(driver, asked, &state) != CUDA_ERROR_OPERATING_SYSTEM;
 }
 
+/* Has the process ended? Its pid may be another's then, and else is its own. */
+static bool has_ended(int pidfd)
+{
+	struct pollfd end = {.fd = pidfd, .events = POLLIN};
+
+	return poll(&end, 1, 0) != 0;
+}
+
+/* Is @id still the process's pid, or the id of one of its threads? */
+static bool is_its_id(pid_t pid, int pidfd, pid_t id)
+{
+	return (id == pid || syscall(SYS_tgkill, pid, id, 0) == 0) && !has_ended(pidfd);
+}
+
+/* Is the process locked, as another of its threads says than the one with an id that was used? */
+static bool is_locked(const struct gcr_driver *driver, pid_t pid, int pidfd)
+{
+	struct gcr_control_request asked = {.pid = gcr_proc_living_thread(pid)};
+	uint32_t state;
+
+	return asked.pid && get_state(driver, &asked, &state) == CUDA_SUCCESS &&
+	       state == GCR_CONTROL_LOCKED && is_its_id(pid, pidfd, asked.pid);
+}
+
+/*
+ * Makes the call with an id of the process, and takes a lock back that is another process's: the
+ * driver looks for the id in the call, and the process, or its thread, may end just before, so that
+ * the id is given to another one. No other call has an effect on a process that has just got its
+ * id: only a locked one is unlocked, and only a frozen one restored. *ret_found is ENDED without a
+ * call if the id is no longer the process's.
+ */
+static CUresult call_checked(const struct gcr_driver *driver, const struct verb *verb,
+			     const struct gcr_control_request *asked, pid_t pid, int pidfd,
+			     uint32_t *ret_state, enum found *ret_found)
+{
+	CUresult result;
+
+	*ret_found = ENDED;
+	if (!is_its_id(pid, pidfd, asked->pid))
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	result = call(driver, verb, asked, ret_state);
+	if (result != CUDA_SUCCESS || verb->run != lock || is_its_id(pid, pidfd, asked->pid) ||
+	    is_locked(driver, pid, pidfd)) {
+		*ret_found = FOUND;
+		return result;
+	}
+	unlock(driver, asked);
+	return CUDA_ERROR_OPERATING_SYSTEM;
+}
+
 /*
  * Runs @verb. If the main thread of the process has ended, the driver does not find the process by
  * the main thread's id, but finds it by the id of any other thread (measured). That thread may end
- * too before the driver looks; then the next one is tried. *ret_is_found: a result of 304 concerned
- * the process itself. The driver also returns 304 for a process whose restore failed before
- * (measured).
+ * too before the driver looks; then the next one is tried. *ret_found: FOUND with a result of 304
+ * if this concerned the process itself. The driver also returns 304 for a process whose restore
+ * failed before (measured).
  */
 static CUresult run(const struct gcr_driver *driver, const struct verb *verb,
-		    const struct gcr_control_request *request, uint32_t *ret_state,
-		    bool *ret_is_found)
+		    const struct gcr_control_request *request, int pidfd, uint32_t *ret_state,
+		    enum found *ret_found)
 {
 	struct gcr_control_request asked = *request;
 
-	*ret_is_found = true;
 	for (int attempt = 0;; attempt++) {
-		CUresult result = call(driver, verb, &asked, ret_state);
+		CUresult result = call_checked(driver, verb, &asked, request->pid, pidfd, ret_state,
+					       ret_found);
 		pid_t tid;
 
-		if (result != CUDA_ERROR_OPERATING_SYSTEM || is_found(driver, verb, &asked))
+		if (*ret_found == FOUND &&
+		    (result != CUDA_ERROR_OPERATING_SYSTEM || is_found(driver, verb, &asked)))
 			return result;
+		if (has_ended(pidfd)) {
+			*ret_found = ENDED;
+			return CUDA_ERROR_OPERATING_SYSTEM;
+		}
 		tid = attempt < THREADS_MAX ? gcr_proc_living_thread(request->pid) : 0;
 		if (!tid || tid == request->pid) {
-			*ret_is_found = false;
+			*ret_found = NOT_FOUND;
 			return result;
 		}
 		asked.pid = tid;
@@ -193,26 +258,29 @@ static void handle(struct gcr_message *request, struct gcr_answer *answer, void 
 	const struct verb *verb = find_verb(request->header.type);
 	const struct gcr_driver *driver = data;
 	struct gcr_control_request asked;
+	int pidfd = request->fds_count == 1 ? request->fds[0] : -1;
 	CUresult driver_result;
 	struct gcr_error error;
 	int64_t start_usec;
-	bool was_found;
+	enum found found;
 
 	gcr_message_payload(request, &asked, sizeof(asked));
-	if (check_request(driver, verb, &asked, &error) < 0) {
+	if (check_request(driver, verb, &asked, pidfd, &error) < 0) {
 		gcr_serve_fail(result, CUDA_SUCCESS, &error);
 		return;
 	}
 
 	start_usec = gcr_clock_usec();
-	driver_result = run(driver, verb, &asked, &result->state, &was_found);
+	driver_result = run(driver, verb, &asked, pidfd, &result->state, &found);
 	result->duration_usec = (uint64_t)(gcr_clock_usec() - start_usec);
+	if (has_ended(pidfd))
+		found = ENDED;
 	if (gcr_driver_check(driver, driver_result, verb->call, &error) < 0) {
-		explain(driver_result, asked.pid, was_found, &error);
+		explain(driver_result, asked.pid, found, &error);
 		gcr_serve_fail(result, driver_result, &error);
 	}
 	if (verb->run)
-		run(driver, find_verb(GCR_MESSAGE_STATE), &asked, &result->state, &was_found);
+		run(driver, find_verb(GCR_MESSAGE_STATE), &asked, pidfd, &result->state, &found);
 }
 
 int main(void)

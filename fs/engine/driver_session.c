@@ -343,7 +343,8 @@ static int call(struct gcr_driver_session *driver, uint16_t type, uint32_t timeo
 	result = gcr_driver_need_helper(driver, error);
 	if (result < 0)
 		return result;
-	result = gcr_helper_request(driver->helper, type, &request, sizeof(request), error);
+	result = gcr_helper_request_fds(driver->helper, type, &request, sizeof(request),
+					&driver->process->pidfd, 1, error);
 	gcr_driver_begin_wait(driver);
 	while (!result) {
 		/*
@@ -376,6 +377,9 @@ static int call(struct gcr_driver_session *driver, uint16_t type, uint32_t timeo
 			gcr_driver_check_stall(driver);
 	}
 	gcr_driver_end_wait(driver);
+	/* If the lock is another process's, which has got the pid, the helper takes it back. */
+	if (type == GCR_MESSAGE_LOCK && result == -ESRCH)
+		gcr_helper_put_calling(TAKE_PTR(driver->helper), timeout_ms * GCR_USEC_PER_MSEC);
 	drop_helper(driver);
 	if (result == -ESRCH)
 		gcr_error_set(error, ESRCH, "process %d has ended", (int)driver->process->pid);

@@ -120,6 +120,12 @@ unsigned int gcr_helpers_users(struct gcr_helpers *helpers, const uint8_t uuid[G
  */
 void gcr_helper_put(struct gcr_helper *helper);
 
+/*
+ * As gcr_helper_put(), for a control helper whose answer nobody waits for any more: kills it
+ * @usec later than that, so that it can end its call.
+ */
+void gcr_helper_put_calling(struct gcr_helper *helper, int64_t usec);
+
 /* The path of a program in the helpers' directories: gcr_helper_find(). */
 int gcr_helpers_program(const struct gcr_helpers *helpers, const char *name, char **ret_path,
 			struct gcr_error *error);

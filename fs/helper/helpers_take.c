@@ -471,6 +471,11 @@ void gcr_helper_set_aside(struct gcr_helper *helper)
 
 void gcr_helper_put(struct gcr_helper *helper)
 {
+	gcr_helper_put_calling(helper, 0);
+}
+
+void gcr_helper_put_calling(struct gcr_helper *helper, int64_t usec)
+{
 	struct gcr_helpers *helpers;
 	struct worker_slot *slot;
 	int64_t now_usec = gcr_clock_usec();
@@ -483,7 +488,7 @@ void gcr_helper_put(struct gcr_helper *helper)
 		GCR_LOCK_SCOPE(&helpers->lock);
 
 		if (helper->kind != GCR_HELPER_WORKER) {
-			gcr_helpers_leave_locked(helper, now_usec + GCR_HELPER_LEAVE_USEC);
+			gcr_helpers_leave_locked(helper, now_usec + GCR_HELPER_LEAVE_USEC + usec);
 		} else if (keep_worker(helper)) {
 			helper->role = HELPER_IDLE;
 			helper->deadline_usec =

@@ -73,13 +73,14 @@ def turn(machine, lying):
 
 def runs_on(lying, seconds=2):
     """It ticks as before, every twentieth of a second."""
-    before, longest, until = len(lying.demo.output.lines), 0, time.monotonic() + seconds
+    output = getattr(lying, 'demo', lying).output
+    before, longest, until = len(output.lines), 0, time.monotonic() + seconds
     while time.monotonic() < until:
         now = time.monotonic()
-        wait_for(lambda: len(lying.demo.output.lines) > before, 'a tick')
-        before, longest = len(lying.demo.output.lines), max(longest, time.monotonic() - now)
+        wait_for(lambda: len(output.lines) > before, 'a tick')
+        before, longest = len(output.lines), max(longest, time.monotonic() - now)
     check(longest < 1.5, f'it did nothing for {longest} s')
-    check(lying.demo.output.lines[-1].endswith('ok'), lying.demo.output.lines[-1])
+    check(output.lines[-1].endswith('ok'), output.lines[-1])
 
 
 def roots_verbs_work(machine, pid):
@@ -194,6 +195,33 @@ def test_before_the_lock():
         equal(machine.state(plain.pid), 'running')
         runs_on(plain)
         roots_verbs_work(machine, plain.pid)
+
+
+def test_number_used_again_in_the_lock():
+    """The process ends in the driver's call, before the driver has looked for it, and another user's
+    gets its number: that one is unlocked at once."""
+    harness.needs_cuda('the driver locks a number')
+    if not is_root():
+        raise Skip('only root chooses the number of a process')
+    with vmm.machine() as machine:
+        first = machine.ready_demo(uid=NOBODY)
+        machine.watch_faults()
+        machine.hold_at(f'cuCheckpointProcessLock {vmm.ROLES["control"]} times=1')
+        writer = machine.writer(first.pid, 'freeze', uid=NOBODY)
+        machine.wait_faulted()
+        machine.daemon.send_signal(signal.SIGSTOP)  # it would end its helper
+        try:
+            first.end()
+            second = machine.demo_with_pid(first.pid)
+            machine.let_go()
+            runs_on(second)
+        finally:
+            machine.daemon.send_signal(signal.SIGCONT)
+        equal(writer.result(), 'ESRCH')
+        runs_on(second, 0.5)
+        machine.must(second.pid, 'freeze')
+        machine.must(second.pid, 'thaw')
+        runs_on(second, 0.5)
 
 
 def test_before_the_halt():

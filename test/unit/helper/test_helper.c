@@ -108,17 +108,25 @@ static void end_gpu_user(pid_t pid, int input)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-static struct gcr_result control(struct gcr_helper *helper, uint16_t type, pid_t pid)
+static struct gcr_result control_by(struct gcr_helper *helper, uint16_t type, pid_t pid, int pidfd)
 {
 	struct gcr_control_request request = {.pid = pid, .timeout_ms = 10000};
 	struct gcr_result result;
 	struct gcr_error error;
 
-	CHECK(gcr_helper_request(helper, type, &request, sizeof(request), &error) == 0);
+	CHECK(gcr_helper_request_fds(helper, type, &request, sizeof(request), &pidfd, 1, &error) ==
+	      0);
 	CHECK(gcr_helper_result(helper, PATIENCE_USEC, -1, &result) == 0);
 	if (result.error)
 		fprintf(stderr, "request %d: %s\n", type, result.words);
 	return result;
+}
+
+static struct gcr_result control(struct gcr_helper *helper, uint16_t type, pid_t pid)
+{
+	_cleanup_close_ int pidfd = open_pidfd(pid);
+
+	return control_by(helper, type, pid, pidfd);
 }
 
 static void expect(struct gcr_helper *helper, uint16_t type, pid_t pid, uint32_t state)
@@ -137,7 +145,7 @@ static void test_verbs(const char *programs)
 	struct gcr_result result;
 	struct gcr_hello hello;
 	struct gcr_error error;
-	int input;
+	int input, pidfd;
 	pid_t pid = start_gpu_user(&input);
 
 	CHECK(gcr_helpers_hello(helpers, &hello));
@@ -159,20 +167,35 @@ static void test_verbs(const char *programs)
 	expect(helper, GCR_MESSAGE_STATE, pid, GCR_CONTROL_CHECKPOINTED);
 	expect(helper, GCR_MESSAGE_RESTORE, pid, GCR_CONTROL_LOCKED);
 	expect(helper, GCR_MESSAGE_UNLOCK, pid, GCR_CONTROL_RUNNING);
+	pidfd = open_pidfd(pid);
 	end_gpu_user(pid, input);
 
-	result = control(helper, GCR_MESSAGE_LOCK, pid);
+	result = control_by(helper, GCR_MESSAGE_LOCK, pid, pidfd);
 	CHECK(result.error == ESRCH && result.state == GCR_CONTROL_UNKNOWN);
+	/* The number may be another's by now, who lives. */
+	pid = start_gpu_user(&input);
+	result = control_by(helper, GCR_MESSAGE_LOCK, pid, pidfd);
+	CHECK(result.error == ESRCH && result.state == GCR_CONTROL_UNKNOWN);
+	expect(helper, GCR_MESSAGE_STATE, pid, GCR_CONTROL_RUNNING);
+	end_gpu_user(pid, input);
+	close(pidfd);
 	result = control(helper, GCR_MESSAGE_STATE, getpid());
 	CHECK(result.error != 0 && result.state == GCR_CONTROL_UNKNOWN);
-	result = control(helper, GCR_MESSAGE_LOCK, 0);
+	pidfd = open_pidfd(getpid());
+	result = control_by(helper, GCR_MESSAGE_LOCK, 0, pidfd);
+	CHECK(result.error == EINVAL);
+	CHECK(gcr_helper_request(helper, GCR_MESSAGE_STATE,
+				 &(struct gcr_control_request){.pid = getpid()},
+				 sizeof(struct gcr_control_request), &error) == 0);
+	CHECK(gcr_helper_result(helper, PATIENCE_USEC, -1, &result) == 0);
 	CHECK(result.error == EINVAL);
 	result = control(helper, GCR_MESSAGE_RESERVE, getpid());
 	CHECK(result.error == EOPNOTSUPP);
 	request.pid = getpid();
 	request.pairs_count = GCR_GPUS_MAX + 1;
-	CHECK(gcr_helper_request(helper, GCR_MESSAGE_RESTORE, &request, sizeof(request), &error) ==
-	      0);
+	CHECK(gcr_helper_request_fds(helper, GCR_MESSAGE_RESTORE, &request, sizeof(request), &pidfd,
+				     1, &error) == 0);
+	close(pidfd);
 	CHECK(gcr_helper_result(helper, PATIENCE_USEC, -1, &result) == 0);
 	CHECK(result.error == EINVAL);
 	gcr_helper_put(helper);
@@ -545,12 +568,13 @@ static void die_in_call(const char *programs, bool kill_helper, pid_t user, unsi
 	daemon = fork_daemon(&end);
 	if (daemon == 0) {
 		struct gcr_control_request request = {.pid = user};
+		int user_fd = open_pidfd(user);
 		struct gcr_helper *helper;
 
 		helper = take(make_real_pool(programs, 0));
 		expect(helper, GCR_MESSAGE_LOCK, user, GCR_CONTROL_LOCKED);
-		CHECK(gcr_helper_request(helper, GCR_MESSAGE_CHECKPOINT, &request, sizeof(request),
-					 NULL) == 0);
+		CHECK(gcr_helper_request_fds(helper, GCR_MESSAGE_CHECKPOINT, &request,
+					     sizeof(request), &user_fd, 1, NULL) == 0);
 		say_helper(end, helper);
 	}
 	pid = hear_helper(end);
