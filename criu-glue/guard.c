@@ -16,12 +16,12 @@
  * guard_files.c; with its sockets: guard_sockets.c; who may look into its memory: guard_dumpable.c;
  * when it may run: guard_resume.c.
  * What CRIU does with the files, the memory, the namespaces and the connections of a dumped one:
- * guard_dump.c, guard_memory.c, guard_namespaces.c, guard_tcp.c; when one executes another program:
- * guard_exec.c.
+ * guard_dump.c, guard_memory.c, guard_namespaces.c, guard_tcp.c; which processes it traces, and
+ * when one executes another program: guard_tracee.c.
  *
  * CRIU gets the root of a dumped tree by its pid. The guard knows the root by its pidfd, and lets
  * CRIU trace no other process that was given the pid: from PTRACE_SEIZE on, the pid cannot change
- * hands. CRIU itself checks the parent of every other process of the tree (4.1.1: criu/seize.c).
+ * hands.
  */
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -43,10 +43,10 @@
 
 #include "criu-glue/guard.h"
 #include "criu-glue/guard_dump.h"
-#include "criu-glue/guard_exec.h"
 #include "criu-glue/guard_memory.h"
 #include "criu-glue/guard_resume.h"
 #include "criu-glue/guard_rights.h"
+#include "criu-glue/guard_tracee.h"
 #include "lib/passing.h"
 
 #define EXPORT GCR_GUARD_EXPORT
@@ -303,17 +303,21 @@ EXPORT long ptrace(enum __ptrace_request request, ...)
 	address = va_arg(arguments, void *);
 	data = va_arg(arguments, void *);
 	va_end(arguments);
-	if (gcr_guard_exec(pid) < 0 || gcr_guard_trace(request, pid) < 0)
+	if (gcr_guard_tracee_check(request, pid) < 0 || gcr_guard_trace(request, pid) < 0)
 		return -1;
-	data = gcr_guard_exec_options(request, gcr_guard_resume(request, data));
+	data = gcr_guard_tracee_data(request, gcr_guard_resume(request, data));
 	if (request == PTRACE_CONT || request == PTRACE_SYSCALL)
 		gcr_guard_give_memory();
 	result = real(request, pid, address, data);
 	if (result < 0 && request == PTRACE_SETOPTIONS && gcr_guard_has_owner() &&
 	    (uintptr_t)data & PTRACE_O_SUSPEND_SECCOMP)
 		give_up(pid);
-	if (result < 0 || request != PTRACE_SEIZE || !is_of_another(pid))
+	if (result < 0 || request != PTRACE_SEIZE)
 		return result;
+	if (!is_of_another(pid)) {
+		gcr_guard_tracee_seized(pid);
+		return result;
+	}
 	fprintf(stderr, "gpucr-criu-guard: process %d has ended, and its pid is another's\n",
 		(int)pid);
 	errno = ESRCH;

@@ -38,6 +38,48 @@ def opened(name, flags=os.O_RDWR, fd=process):
 '''
 
 
+# In CRIU's place, too: what ptrace(2) ends with. Of a request the data is a word of zeros.
+TRACES = BEGIN + '''
+import signal
+SEIZE, INTERRUPT, CONT, DETACH, SETSIGMASK, PEEK, POKE = 0x4206, 0x4207, 7, 17, 0x420b, 2, 5
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.restype = ctypes.c_long
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+root, thread, child, other, pipe = map(int, sys.argv[2:])
+def traced(request, pid, address=None, data=None):
+    ctypes.set_errno(0)
+    libc.ptrace(request, pid, address, data)
+    return ctypes.get_errno()
+def stop(pid):
+    done = traced(SEIZE, pid) or traced(INTERRUPT, pid)
+    os.waitpid(pid, 0x40000000)
+    return done
+def mask(pid):
+    return traced(SETSIGMASK, pid, 8, ctypes.cast(ctypes.create_string_buffer(8), ctypes.c_void_p))
+def write(pid):
+    """As CRIU begins in a process."""
+    address = next(int(line.split('-')[0], 16) for line in open(f'/proc/{pid}/maps') if 'rw-p' in line)
+    word = libc.ptrace(PEEK, pid, address, None)
+    return traced(POKE, pid, address, word)
+def say(*numbers):
+    print(*numbers, flush=True)
+signal.alarm(60)
+'''
+# With a child, and a thread that executes another program for a line.
+PROGRAM = '''
+import os, sys, threading, time
+child = os.fork()
+while not child:
+    time.sleep(1000)
+def wait():
+    print(threading.get_native_id(), child, flush=True)
+    sys.stdin.readline()
+    os.execv('/bin/sleep', ['sleep', '1000'])
+threading.Thread(target=wait).start()
+time.sleep(1000)
+'''
+
+
 @contextlib.contextmanager
 def directory():
     if not harness.is_root():
@@ -219,6 +261,73 @@ def test_arguments():
             check(status in (0, 1), f'round {number}: {status}: {words}')
 
 
+@contextlib.contextmanager
+def tracing(script):
+    """The program's pid, what the script's calls in CRIU's place end with, and that one's exit status
+    and words. The script knows the program, its thread, its child, and a process outside the tree."""
+    with directory() as top, program() as (other, _):
+        with subprocess.Popen([sys.executable, '-c', PROGRAM], stdin=subprocess.PIPE, text=True,
+                              stdout=subprocess.PIPE, user=NOBODY, group=NOBODY) as root:
+            thread, child = root.stdout.readline().split()
+            pidfd, pipe = os.pidfd_open(root.pid), root.stdin.fileno()
+            try:
+                done = subprocess.run(
+                    [sys.executable, '-c', TRACES + script, top,
+                     *map(str, (root.pid, thread, child, other, pipe))],
+                    check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                    env={'LD_PRELOAD': GUARD, 'GPUCR_CRIU_ROOT': f'{root.pid}:{pidfd}'},
+                    pass_fds=[pidfd, pipe])
+                words = [errno.errorcode.get(int(word), 'ok') for word in done.stdout.split()]
+                yield root.pid, words, done.returncode, done.stderr
+            finally:
+                os.close(pidfd)
+                try_kill(int(child), 9)
+                root.kill()
+
+
+def test_none_of_the_tree():
+    """A number that was a thread's: CRIU ends, and does nothing with the process that has it now."""
+    with tracing('say(stop(root), stop(thread), stop(child)); stop(other); say(0)') as (
+            _, words, status, error):
+        equal([words, status], [['ok'] * 3, 1], error)
+        check('is none of the tree' in error, error)
+
+
+def test_child_as_a_thread():
+    """Only what CRIU has written to as to a process is run: a child of the tree is no thread."""
+    with tracing('''
+stop(root); stop(thread); stop(child)
+say(mask(root), mask(thread), mask(child))
+say(write(root), mask(root), mask(thread), mask(child))
+say(write(child), mask(child))
+''') as (_, words, status, error):
+        equal([words[:3], words[3:7], words[7:]],
+              [['EPERM'] * 3, ['ok'] * 3 + ['EPERM'], ['ok'] * 2], error)
+        equal(status, 0)
+
+
+def test_thread_executes():
+    """A thread that is not the leader executes another program: it has the leader's number then, and
+    is let go as it is, or is killed, if CRIU has changed the process already."""
+    for is_written in False, True:
+        with tracing(f'''
+stop(root); stop(thread)
+if {is_written}:
+    write(root)
+traced(CONT, root); traced(CONT, thread)
+os.write(pipe, b'go on' + bytes([10]))
+os.waitpid(root, 0x40000000)
+say(mask(root))
+say(traced(CONT, root), traced(DETACH, root))
+''') as (pid, words, status, error):
+            equal([words, status], [['ESRCH', 'ESRCH', 'ESRCH' if is_written else 'ok'], 0], error)
+            check('executed another program' in error, error)
+            if is_written:
+                wait_for(lambda pid=pid: not is_alive(pid), 'its end')
+            else:
+                equal(exe_of(pid), os.path.realpath('/bin/sleep'))
+
+
 def exe_of(pid):
     with contextlib.suppress(OSError):
         return os.readlink(f'/proc/{pid}/exe')
@@ -243,5 +352,5 @@ def test_other_program():
 
 if __name__ == '__main__':
     SWAPS_DESCRIPTORS, WRITES_ARGUMENTS, CHANGES_PROGRAM, PROGRAM_OF_ROOT = (
-        sys.argv.pop(1) for _ in range(4))
+        os.path.abspath(sys.argv.pop(1)) for _ in range(4))
     harness.main(globals())
