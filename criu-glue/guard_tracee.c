@@ -109,6 +109,9 @@ static int check_role(enum __ptrace_request request, pid_t pid)
 {
 	struct tracee *tracee = find(pid);
 
+	/* It tries the kernel first, with children of its own (4.2: criu/kerndat.c). */
+	if (!tracees)
+		return 0;
 	if (request == PTRACE_POKEDATA && tracee && tracee->process == pid)
 		tracee->is_written = true;
 	if (!sets_state(request) || is_changed(pid))
@@ -172,8 +175,8 @@ static __attribute__((noreturn)) void give_up(pid_t pid, const char *words)
 
 void gcr_guard_tracee_seized(pid_t pid)
 {
+	struct tracee *tracee, **kept;
 	pid_t process, parent;
-	struct tracee *tracee;
 	int unused;
 
 	if (!gcr_guard_is_dump())
@@ -188,6 +191,12 @@ void gcr_guard_tracee_seized(pid_t pid)
 	if (!tracee)
 		give_up(pid, "cannot be kept in mind: out of memory");
 	*tracee = (struct tracee){.pid = pid, .process = process};
-	if (!tsearch(tracee, &tracees, compare))
+	kept = tsearch(tracee, &tracees, compare);
+	if (!kept)
 		give_up(pid, "cannot be kept in mind: out of memory");
+	/* CRIU had attached to another thread that had the number. */
+	if (*kept != tracee) {
+		**kept = *tracee;
+		free(tracee);
+	}
 }

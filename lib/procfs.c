@@ -200,10 +200,6 @@ int gcr_proc_status(pid_t pid, struct gcr_proc_status *ret_status)
 	return 0;
 }
 
-/*
- * Reads the status of one thread of @pid, which never waits for the process. -ESRCH: the thread has
- * ended, and is not even a zombie.
- */
 /* As gcr_proc_stat(), of a thread of @pid: its id is never another process's. */
 static int read_thread_stat(pid_t pid, pid_t tid, struct gcr_proc_stat *ret_stat)
 {
@@ -213,6 +209,10 @@ static int read_thread_stat(pid_t pid, pid_t tid, struct gcr_proc_stat *ret_stat
 	return read_stat(pid, name, ret_stat);
 }
 
+/*
+ * Reads the status of one thread of @pid, which never waits for the process. -ESRCH: the thread has
+ * ended, and is not even a zombie.
+ */
 static int read_thread_status(pid_t pid, pid_t tid, struct gcr_proc_status *ret_status)
 {
 	_cleanup_free_ char *text = NULL;

@@ -196,8 +196,8 @@ static bool is_locked(const struct gcr_driver *driver, pid_t pid, int pidfd)
  * Makes the call with an id of the process, and takes a lock back that is another process's: the
  * driver looks for the id in the call, and the process, or its thread, may end just before, so that
  * the id is given to another one. No other call has an effect on a process that has just got its
- * id: only a locked one is unlocked, and only a frozen one restored. *ret_found is ENDED without a
- * call if the id is no longer the process's.
+ * id: only a locked one is unlocked, and only a frozen one restored. *ret_found is ENDED if the id
+ * was not the process's: then there was no call, or a state or a lock of another one.
  */
 static CUresult call_checked(const struct gcr_driver *driver, const struct verb *verb,
 			     const struct gcr_control_request *asked, pid_t pid, int pidfd,
@@ -209,12 +209,15 @@ static CUresult call_checked(const struct gcr_driver *driver, const struct verb 
 	if (!is_its_id(pid, pidfd, asked->pid))
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	result = call(driver, verb, asked, ret_state);
-	if (result != CUDA_SUCCESS || verb->run != lock || is_its_id(pid, pidfd, asked->pid) ||
-	    is_locked(driver, pid, pidfd)) {
+	if (result != CUDA_SUCCESS || (verb->run && verb->run != lock) ||
+	    is_its_id(pid, pidfd, asked->pid) || (verb->run && is_locked(driver, pid, pidfd))) {
 		*ret_found = FOUND;
 		return result;
 	}
-	unlock(driver, asked);
+	if (verb->run)
+		unlock(driver, asked);
+	else
+		*ret_state = GCR_CONTROL_UNKNOWN;
 	return CUDA_ERROR_OPERATING_SYSTEM;
 }
 
