@@ -62,6 +62,21 @@ def turning_machine(with_library=True):
             lying.demo.popen.wait()
 
 
+@contextlib.contextmanager
+def group_machine():
+    """A machine, and a set-group-ID program that all may run."""
+    same_for_both('whose program it is')
+    if not is_root():
+        raise Skip('a set-group-ID program is needed')
+    with vmm.machine() as machine:
+        program = f'{machine.directory}/turning'
+        shutil.copy(f'{BUILD}/test/e2e/turning', program)
+        os.chown(program, 0, NOBODY - 1)
+        os.chmod(program, 0o2755)
+        os.chmod(machine.directory, 0o755)
+        yield machine, program
+
+
 def turn(machine, lying):
     """It has been gpucr-demo, and is one again, root's: after a tick of the new one."""
     count = lying.demo.output.lines.count('tick 1 ok')
@@ -110,15 +125,7 @@ def test_in_the_hand_over():
 def test_before_the_accept():
     """A connection that the daemon has not accepted yet when its process becomes a set-group-ID
     program, which never has a library."""
-    same_for_both('whose program it is')
-    if not is_root():
-        raise Skip('a set-group-ID program is needed')
-    with vmm.machine() as machine:
-        program = f'{machine.directory}/turning'
-        shutil.copy(f'{BUILD}/test/e2e/turning', program)
-        os.chown(program, 0, NOBODY - 1)
-        os.chmod(program, 0o2755)
-        os.chmod(machine.directory, 0o755)
+    with group_machine() as (machine, program):
         page = sealed_file(bytes(PAGE_BYTES))
         machine.daemon.send_signal(signal.SIGSTOP)
         try:
@@ -144,15 +151,7 @@ def test_before_the_accept():
 def test_before_the_task():
     """The verb waits for a library, and the process gets another group meanwhile, as an ordinary
     program of its user again: whom its writer may not trace he does not freeze."""
-    same_for_both('whose program it is')
-    if not is_root():
-        raise Skip('a set-group-ID program is needed')
-    with vmm.machine() as machine:
-        program = f'{machine.directory}/turning'
-        shutil.copy(f'{BUILD}/test/e2e/turning', program)
-        os.chown(program, 0, NOBODY - 1)
-        os.chmod(program, 0o2755)
-        os.chmod(machine.directory, 0o755)
+    with group_machine() as (machine, program):
         # The library's name, and no library.
         page = os.memfd_create(PAGE_NAME, 0)
         os.ftruncate(page, PAGE_BYTES)
