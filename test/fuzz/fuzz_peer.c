@@ -172,7 +172,8 @@ static void begin(struct gcr_process *process, enum gcr_verb verb, bool data, in
 	pthread_mutex_init(&wait->lock, NULL);
 	pthread_cond_init(&wait->changed, NULL);
 	CHECK(!gcr_waiter_create_local(is_answered, wait, &waiter));
-	result = gcr_operation_start(&served, &command, &process, 1, waiter, &is_done, &error);
+	result =
+		gcr_operation_start(&served, &command, &process, NULL, 1, waiter, &is_done, &error);
 	if (result < 0 || is_done)
 		is_answered(wait, -result);
 	gcr_waiter_unref(waiter);

@@ -418,6 +418,11 @@ static void drop_result(struct gcr_helper *helper)
 	helper->result_fds_count = 0;
 }
 
+void gcr_helper_put_calling(struct gcr_helper *helper, int64_t usec)
+{
+	gcr_helper_put(helper);
+}
+
 void gcr_helper_put(struct gcr_helper *helper)
 {
 	struct gcr_helpers *helpers;
