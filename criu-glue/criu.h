@@ -205,8 +205,7 @@ int gcr_criu_wait(struct gcr_criu_job *job, int64_t timeout_usec, int wake_fd);
 /*
  * Returns a descriptor that is readable when CRIU waits for an answer: the images are written (with
  * hook_program), or all of the tree is made (with asks). The job owns it; it can be @wake_fd of
- * gcr_criu_wait(). -1: this CRIU does not ask, or has been
- * answered.
+ * gcr_criu_wait(). -1: this CRIU does not ask, or has been answered.
  */
 int gcr_criu_hook_fd(const struct gcr_criu_job *job);
 /*

@@ -18,10 +18,6 @@
  * What CRIU does with the files, the memory, the namespaces and the connections of a dumped one:
  * guard_dump.c, guard_memory.c, guard_namespaces.c, guard_tcp.c; which processes it traces, and
  * when one executes another program: guard_tracee.c.
- *
- * CRIU gets the root of a dumped tree by its pid. The guard knows the root by its pidfd, and lets
- * CRIU trace no other process that was given the pid: from PTRACE_SEIZE on, the pid cannot change
- * hands.
  */
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -94,30 +90,13 @@ static bool is_named(int fd, const char *prefix)
 	       begins_with((struct sockaddr *)&name, bytes, prefix);
 }
 
-/* The tracer of @pid according to /proc; 0: none, or @pid has ended. */
-static pid_t tracer_of(pid_t pid)
-{
-	char line[256], path[64];
-	int tracer = 0;
-	FILE *file;
-
-	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
-	file = fopen(path, "re");
-	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "TracerPid: %d", &tracer) == 1)
-			break;
-	if (file)
-		fclose(file);
-	return tracer;
-}
-
 static bool is_traced(int fd)
 {
 	struct ucred peer;
 	socklen_t bytes = sizeof(peer);
 
 	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.pid > 0 &&
-	       tracer_of(peer.pid) == getpid();
+	       gcr_guard_status_pid(peer.pid, "TracerPid") == getpid();
 }
 
 /*
@@ -261,18 +240,6 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 }
 
 /*
- * Has CRIU attached to another process than the root? True if @pid was the root's pid, and the root
- * has ended and been waited for.
- */
-static bool is_of_another(pid_t pid)
-{
-	int fd;
-
-	return gcr_guard_is_dump_root(pid, &fd) &&
-	       syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) < 0;
-}
-
-/*
  * Ends CRIU, because the filter of system calls of process @pid cannot be suspended. CRIU would go
  * on (4.1.1: criu/cr-restore.c), and the filter would answer the calls by which the thread gives up
  * root's rights. Before these calls the thread waits for CRIU.
@@ -312,14 +279,5 @@ EXPORT long ptrace(enum __ptrace_request request, ...)
 	if (result < 0 && request == PTRACE_SETOPTIONS && gcr_guard_has_owner() &&
 	    (uintptr_t)data & PTRACE_O_SUSPEND_SECCOMP)
 		give_up(pid);
-	if (result < 0 || request != PTRACE_SEIZE)
-		return result;
-	if (!is_of_another(pid)) {
-		gcr_guard_tracee_seized(pid);
-		return result;
-	}
-	fprintf(stderr, "gpucr-criu-guard: process %d has ended, and its pid is another's\n",
-		(int)pid);
-	errno = ESRCH;
-	return -1;
+	return result < 0 || request != PTRACE_SEIZE ? result : gcr_guard_tracee_seized(pid);
 }

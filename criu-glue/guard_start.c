@@ -65,8 +65,7 @@ __attribute__((constructor)) static void open_gate(void)
 		fprintf(stderr, "gpucr-criu-guard: CRIU gets no images: %s\n", strerror(errno));
 		_exit(1);
 	}
-	/* A failure does no harm: it means that the daemon, which waits for the answer, has ended.
-	 */
+	/* This fails only if the daemon, which waits for the answer, has ended. */
 	send(gate, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 	if (fd < 0)
 		return;

@@ -13,6 +13,9 @@
  * pid, and keeps its own options. The thread stays in that stop until CRIU's next call, and the
  * guard looks before each one.
  *
+ * A process that has got the root's pid. CRIU gets the root by its pid, and the guard knows it by
+ * its pidfd: from PTRACE_SEIZE on, the pid cannot change hands.
+ *
  * A process that CRIU takes for a thread of the tree. CRIU reads the ids of a process's threads,
  * and attaches to them. A thread may end in between, and its id go to any process. CRIU compares
  * the parent, but not for the root's threads, and never the process of the thread (criu/seize.c).
@@ -29,6 +32,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -142,21 +146,21 @@ int gcr_guard_tracee_check(enum __ptrace_request request, pid_t pid)
 
 /* ---- after PTRACE_SEIZE ---- */
 
-/* Reads the process of a thread, and the parent of the process. False: they cannot be read. */
-static bool read_relations(pid_t pid, pid_t *ret_process, pid_t *ret_parent)
+pid_t gcr_guard_status_pid(pid_t pid, const char *name)
 {
 	char line[256], path[64];
+	size_t length = strlen(name);
+	pid_t found = -1;
 	FILE *file;
-	int found = 0;
 
 	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
 	file = fopen(path, "re");
-	while (file && found < 2 && fgets(line, sizeof(line), file))
-		found += sscanf(line, "Tgid: %d", ret_process) == 1 ||
-			 sscanf(line, "PPid: %d", ret_parent) == 1;
+	while (file && found < 0 && fgets(line, sizeof(line), file))
+		if (!strncmp(line, name, length) && line[length] == ':')
+			found = (pid_t)strtol(line + length + 1, NULL, 10);
 	if (file)
 		fclose(file);
-	return found == 2;
+	return found;
 }
 
 static bool is_process(pid_t pid)
@@ -173,19 +177,44 @@ static __attribute__((noreturn)) void give_up(pid_t pid, const char *words)
 	_exit(1);
 }
 
-void gcr_guard_tracee_seized(pid_t pid)
+/*
+ * Has CRIU attached to another process than the root? True if @pid was the root's pid, and the root
+ * has ended and been waited for.
+ */
+static bool is_of_another(pid_t pid)
 {
-	struct tracee *tracee, **kept;
-	pid_t process, parent;
+	int fd;
+
+	return gcr_guard_is_dump_root(pid, &fd) &&
+	       syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) < 0;
+}
+
+/* Does a thread of @process belong to the tree? CRIU attaches to parents before their children. */
+static bool is_of_tree(pid_t pid, pid_t process)
+{
 	int unused;
 
+	if (process != pid)
+		return is_process(process);
+	return gcr_guard_is_dump_root(pid, &unused) ||
+	       is_process(gcr_guard_status_pid(pid, "PPid"));
+}
+
+int gcr_guard_tracee_seized(pid_t pid)
+{
+	pid_t process = gcr_guard_status_pid(pid, "Tgid");
+	struct tracee *tracee, **kept;
+
 	if (!gcr_guard_is_dump())
-		return;
-	if (!read_relations(pid, &process, &parent))
-		give_up(pid, "cannot be looked at");
-	/* The root's own pid is compared with its pidfd: see guard.c. */
-	if (process == pid ? !gcr_guard_is_dump_root(pid, &unused) && !is_process(parent)
-			   : !is_process(process))
+		return 0;
+	if (is_of_another(pid)) {
+		fprintf(stderr,
+			"gpucr-criu-guard: process %d has ended, and its pid is another's\n",
+			(int)pid);
+		errno = ESRCH;
+		return -1;
+	}
+	if (!is_of_tree(pid, process))
 		give_up(pid, "is none of the tree: the thread that had the number has ended");
 	tracee = calloc(1, sizeof(*tracee));
 	if (!tracee)
@@ -199,4 +228,5 @@ void gcr_guard_tracee_seized(pid_t pid)
 		**kept = *tracee;
 		free(tracee);
 	}
+	return 0;
 }

@@ -22,9 +22,17 @@ void *gcr_guard_tracee_data(enum __ptrace_request request, void *data);
 int gcr_guard_tracee_check(enum __ptrace_request request, pid_t pid);
 
 /*
- * Called after a PTRACE_SEIZE that has succeeded. Ends CRIU, with a message, if it dumps a tree to
- * which the thread does not belong, or if there is no memory: the kernel then releases the thread.
+ * Called after a PTRACE_SEIZE that has succeeded. 0; -1, ESRCH in errno, and a message: @pid was
+ * the root's pid, and is another process's now, which is not stopped; the kernel releases it when
+ * CRIU, which gives up then, ends. Ends CRIU, with a message, if it dumps a tree to which the
+ * thread does not belong, or if there is no memory: the kernel then releases the thread.
  */
-void gcr_guard_tracee_seized(pid_t pid);
+int gcr_guard_tracee_seized(pid_t pid);
+
+/*
+ * The pid in the line of /proc/PID/status with this name, as "PPid". -1: it cannot be read, or the
+ * process has ended.
+ */
+pid_t gcr_guard_status_pid(pid_t pid, const char *name);
 
 #endif

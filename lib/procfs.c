@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <poll.h>
 #include <linux/capability.h>
 #include <linux/kcmp.h>
 #include <search.h>
@@ -656,6 +657,13 @@ int gcr_proc_holds_file(pid_t pid, const char *path)
 	if (!copy)
 		return -ENOMEM;
 	return gcr_proc_each_file(pid, is_file, copy);
+}
+
+bool gcr_pidfd_has_ended(int pidfd)
+{
+	struct pollfd end = {.fd = pidfd, .events = POLLIN};
+
+	return poll(&end, 1, 0) != 0;
 }
 
 bool gcr_pidfd_is_gone(int pidfd)

@@ -204,6 +204,12 @@ struct gcr_proc_span {
 int gcr_proc_each_span(pid_t pid, const char *prefix,
 		       int (*visit)(const struct gcr_proc_span *span, void *data), void *data);
 
+/*
+ * Has the process of the pidfd ended, as a zombie too? True also if that cannot be found out. Its
+ * pid may then be another's.
+ */
+bool gcr_pidfd_has_ended(int pidfd);
+
 /* Has the process of the pidfd been waited for? Until then no other process has its pid. */
 bool gcr_pidfd_is_gone(int pidfd);
 

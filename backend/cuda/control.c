@@ -4,7 +4,6 @@
  * driver but never has a context, so it uses no VRAM and can stay ready while GPUs are full.
  */
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -37,13 +36,6 @@ static enum gcr_control_state common_state(CUprocessState state)
 	}
 	return GCR_CONTROL_UNKNOWN;
 }
-
-/* What the ids of a request's process led to. */
-enum found {
-	FOUND,
-	NOT_FOUND,
-	ENDED, /* the process has; its pid may be another's */
-};
 
 static CUresult get_state(const struct gcr_driver *driver, const struct gcr_control_request *asked,
 			  uint32_t *ret_state)
@@ -135,15 +127,16 @@ static int check_request(const struct gcr_driver *driver, const struct verb *ver
  * Adds a cause to @error if the driver's result may mean that it has not found the process: it then
  * returns 304 or 3 (measured).
  */
-static void explain(CUresult driver_result, pid_t pid, enum found found, struct gcr_error *error)
+static void explain(CUresult driver_result, pid_t pid, int pidfd, bool is_found,
+		    struct gcr_error *error)
 {
-	if (found == ENDED) {
+	if (gcr_pidfd_has_ended(pidfd)) {
 		error->number = ESRCH;
 		gcr_error_prefix(error, "process %d has ended", (int)pid);
 	} else if (driver_result == CUDA_ERROR_NOT_INITIALIZED) {
 		error->number = EOPNOTSUPP;
 		gcr_error_prefix(error, "the driver knows no CUDA state of process %d", (int)pid);
-	} else if (found == NOT_FOUND) {
+	} else if (!is_found) {
 		/*
 		 * The daemon asks for the state then: the call had no effect, or its full effect.
 		 */
@@ -168,18 +161,10 @@ static bool is_found(const struct gcr_driver *driver, const struct verb *verb,
 	return verb->run && get_state(driver, asked, &state) != CUDA_ERROR_OPERATING_SYSTEM;
 }
 
-/* Has the process ended? Its pid may be another's then, and else is its own. */
-static bool has_ended(int pidfd)
-{
-	struct pollfd end = {.fd = pidfd, .events = POLLIN};
-
-	return poll(&end, 1, 0) != 0;
-}
-
 /* Is @id still the process's pid, or the id of one of its threads? */
 static bool is_its_id(pid_t pid, int pidfd, pid_t id)
 {
-	return (id == pid || syscall(SYS_tgkill, pid, id, 0) == 0) && !has_ended(pidfd);
+	return (id == pid || syscall(SYS_tgkill, pid, id, 0) == 0) && !gcr_pidfd_has_ended(pidfd);
 }
 
 /* Is the process locked, as another of its threads says than the one with an id that was used? */
@@ -196,24 +181,23 @@ static bool is_locked(const struct gcr_driver *driver, pid_t pid, int pidfd)
  * Makes the call with an id of the process, and takes a lock back that is another process's: the
  * driver looks for the id in the call, and the process, or its thread, may end just before, so that
  * the id is given to another one. No other call has an effect on a process that has just got its
- * id: only a locked one is unlocked, and only a frozen one restored. *ret_found is ENDED if the id
- * was not the process's: then there was no call, or a state or a lock of another one.
+ * id: only a locked one is unlocked, and only a frozen one restored. *ret_is_found is false if the
+ * id was not the process's: then there was no call, or a state or a lock of another one.
  */
 static CUresult call_checked(const struct gcr_driver *driver, const struct verb *verb,
 			     const struct gcr_control_request *asked, pid_t pid, int pidfd,
-			     uint32_t *ret_state, enum found *ret_found)
+			     uint32_t *ret_state, bool *ret_is_found)
 {
 	CUresult result;
 
-	*ret_found = ENDED;
+	*ret_is_found = false;
 	if (!is_its_id(pid, pidfd, asked->pid))
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	result = call(driver, verb, asked, ret_state);
-	if (result != CUDA_SUCCESS || (verb->run && verb->run != lock) ||
-	    is_its_id(pid, pidfd, asked->pid) || (verb->run && is_locked(driver, pid, pidfd))) {
-		*ret_found = FOUND;
+	*ret_is_found = result != CUDA_SUCCESS || is_its_id(pid, pidfd, asked->pid) ||
+			(verb->run == lock ? is_locked(driver, pid, pidfd) : verb->run != NULL);
+	if (*ret_is_found)
 		return result;
-	}
 	if (verb->run)
 		unlock(driver, asked);
 	else
@@ -224,31 +208,27 @@ static CUresult call_checked(const struct gcr_driver *driver, const struct verb 
 /*
  * Runs @verb. If the main thread of the process has ended, the driver does not find the process by
  * the main thread's id, but finds it by the id of any other thread (measured). That thread may end
- * too before the driver looks; then the next one is tried. *ret_found: FOUND with a result of 304
- * if this concerned the process itself. The driver also returns 304 for a process whose restore
- * failed before (measured).
+ * too before the driver looks; then the next one is tried. *ret_is_found: a result of 304 concerned
+ * the process itself. The driver also returns 304 for a process whose restore failed before
+ * (measured).
  */
 static CUresult run(const struct gcr_driver *driver, const struct verb *verb,
 		    const struct gcr_control_request *request, int pidfd, uint32_t *ret_state,
-		    enum found *ret_found)
+		    bool *ret_is_found)
 {
 	struct gcr_control_request asked = *request;
 
 	for (int attempt = 0;; attempt++) {
 		CUresult result = call_checked(driver, verb, &asked, request->pid, pidfd, ret_state,
-					       ret_found);
+					       ret_is_found);
 		pid_t tid;
 
-		if (*ret_found == FOUND &&
+		if (*ret_is_found &&
 		    (result != CUDA_ERROR_OPERATING_SYSTEM || is_found(driver, verb, &asked)))
 			return result;
-		if (has_ended(pidfd)) {
-			*ret_found = ENDED;
-			return CUDA_ERROR_OPERATING_SYSTEM;
-		}
 		tid = attempt < THREADS_MAX ? gcr_proc_living_thread(request->pid) : 0;
 		if (!tid || tid == request->pid) {
-			*ret_found = NOT_FOUND;
+			*ret_is_found = false;
 			return result;
 		}
 		asked.pid = tid;
@@ -265,7 +245,7 @@ static void handle(struct gcr_message *request, struct gcr_answer *answer, void 
 	CUresult driver_result;
 	struct gcr_error error;
 	int64_t start_usec;
-	enum found found;
+	bool was_found;
 
 	gcr_message_payload(request, &asked, sizeof(asked));
 	if (check_request(driver, verb, &asked, pidfd, &error) < 0) {
@@ -274,16 +254,15 @@ static void handle(struct gcr_message *request, struct gcr_answer *answer, void 
 	}
 
 	start_usec = gcr_clock_usec();
-	driver_result = run(driver, verb, &asked, pidfd, &result->state, &found);
+	driver_result = run(driver, verb, &asked, pidfd, &result->state, &was_found);
 	result->duration_usec = (uint64_t)(gcr_clock_usec() - start_usec);
-	if (has_ended(pidfd))
-		found = ENDED;
 	if (gcr_driver_check(driver, driver_result, verb->call, &error) < 0) {
-		explain(driver_result, asked.pid, found, &error);
+		explain(driver_result, asked.pid, pidfd, was_found, &error);
 		gcr_serve_fail(result, driver_result, &error);
 	}
 	if (verb->run)
-		run(driver, find_verb(GCR_MESSAGE_STATE), &asked, pidfd, &result->state, &found);
+		run(driver, find_verb(GCR_MESSAGE_STATE), &asked, pidfd, &result->state,
+		    &was_found);
 }
 
 int main(void)

@@ -121,8 +121,8 @@ unsigned int gcr_helpers_users(struct gcr_helpers *helpers, const uint8_t uuid[G
 void gcr_helper_put(struct gcr_helper *helper);
 
 /*
- * As gcr_helper_put(), for a control helper whose answer nobody waits for any more: kills it
- * @usec later than that, so that it can end its call.
+ * As gcr_helper_put(), while a control helper makes a call whose answer the caller does not want
+ * any more. The helper gets @usec longer to end the call before it is killed.
  */
 void gcr_helper_put_calling(struct gcr_helper *helper, int64_t usec);
 

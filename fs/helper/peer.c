@@ -3,7 +3,6 @@
 #include "fs/helper/peer.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -16,13 +15,6 @@
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77 /* asm-generic/socket.h, Linux 6.5 */
 #endif
-
-static bool has_ended(int pidfd)
-{
-	struct pollfd end = {.fd = pidfd, .events = POLLIN};
-
-	return poll(&end, 1, 0) != 0;
-}
 
 /*
  * Kernels without SO_PEERPIDFD leave a race: the process may end, and its pid be reused, between
@@ -64,7 +56,7 @@ int gcr_peer_identify(int fd, struct gcr_peer *ret_peer)
 	/* After the program: if that is still the same later, the owner was its own. */
 	if (gcr_proc_owner(credentials.pid, &owner, &group) < 0)
 		owner = (uid_t)-1;
-	if (gcr_proc_stat(credentials.pid, &stat) < 0 || has_ended(pidfd))
+	if (gcr_proc_stat(credentials.pid, &stat) < 0 || gcr_pidfd_has_ended(pidfd))
 		return -ESRCH;
 	*ret_peer = (struct gcr_peer){
 		.pid = credentials.pid,
@@ -79,7 +71,7 @@ int gcr_peer_identify(int fd, struct gcr_peer *ret_peer)
 
 bool gcr_peer_is_alive(const struct gcr_peer *peer)
 {
-	return !has_ended(peer->pidfd);
+	return !gcr_pidfd_has_ended(peer->pidfd);
 }
 
 int gcr_peer_check(const struct gcr_peer *peer)
@@ -98,7 +90,7 @@ int gcr_peer_check(const struct gcr_peer *peer)
 		secure = gcr_proc_is_secure(peer->pid);
 	/* The program last: if it is the same, the rights were its own. */
 	if (gcr_proc_is_silent(secure) || gcr_proc_program(peer->pid, &program) < 0 ||
-	    has_ended(peer->pidfd))
+	    gcr_pidfd_has_ended(peer->pidfd))
 		return -ESRCH;
 	if (!gcr_proc_program_is(&program, &peer->program))
 		return -EACCES;

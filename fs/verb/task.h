@@ -23,8 +23,7 @@ struct gcr_task {
 	struct gcr_operation *operation;
 	struct gcr_process *process;
 	const struct gcr_command *command;
-	/* Of the process, when the writer was found to have the right to it; start_stack 0: unknown
-	 */
+	/* Of the process, when its writer was found to have the right to it; 0: unknown */
 	struct gcr_proc_program program;
 	enum gcr_state from;	     /* state of the process before the verb */
 	int64_t started_usec;	     /* monotonic */

@@ -17,12 +17,11 @@ import vendor
 import vmm
 from harness import (BUILD, NOBODY, Skip, check, equal, is_root, read_file, same_for_both,
                      wait_for)
-from library import (COMMIT, CONNECTING, HAND_OVER, HEADER, LIST, MAGIC, PAGE_BYTES, REGISTER, RUNNING,
+from library import (COMMIT, CONNECTING, HAND_OVER, HEADER, LIST, MAGIC, PAGE_BYTES, PAGE_NAME, REGISTER, RUNNING,
                      VERSION, Library, sealed_file)
 from test_lying_library import MANAGED, gpu_uuid, lists
 
 SAVE, HOLD = 110, 111
-PAGE_NAME = 'gpucr-page'
 
 
 class Plain:

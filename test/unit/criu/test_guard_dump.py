@@ -23,7 +23,7 @@ ROUNDS = 6
 # In CRIU's place. A call's errno is printed, or 0.
 BEGIN = '''
 import ctypes, os, sys
-libc = ctypes.CDLL(None)
+libc = ctypes.CDLL(None, use_errno=True)
 top, pid = sys.argv[1:3]
 process = os.open(f'/proc/{pid}', os.O_PATH)
 root = os.open('/', os.O_PATH)
@@ -42,7 +42,6 @@ def opened(name, flags=os.O_RDWR, fd=process):
 TRACES = BEGIN + '''
 import signal, time
 SEIZE, INTERRUPT, CONT, DETACH, SETSIGMASK, PEEK, POKE = 0x4206, 0x4207, 7, 17, 0x420b, 2, 5
-libc = ctypes.CDLL(None, use_errno=True)
 libc.ptrace.restype = ctypes.c_long
 libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
 root, thread, child, other, pipe = map(int, sys.argv[2:])

@@ -20,7 +20,6 @@ from plugin import (DUMP, PRE_DUMP, SHIM, Mount, Place, check_error, check_snaps
                     state_of, write)
 
 ENOTSUP = -95
-PAGE_NAME = 'gpucr-page'
 
 
 def frozen(place, **more):
@@ -382,7 +381,7 @@ time.sleep(1000)
 def test_frozen_without_a_daemon():
     """Its GPU memory is in the store, which nobody serves now: a dump would be without it."""
     for phase, answer in ((1, ENOTSUP), (4, -1)):
-        program = HANDED_OVER.format(name=PAGE_NAME, magic=library.PAGE_MAGIC, phase=phase)
+        program = HANDED_OVER.format(name=library.PAGE_NAME, magic=library.PAGE_MAGIC, phase=phase)
         with Place() as place, subprocess.Popen([sys.executable, '-c', program],
                                                 stdout=subprocess.PIPE) as child:
             child.stdout.readline()
